@@ -1,0 +1,1 @@
+"""Runs a program or a block under the tracer and explains what was seen."""

@@ -1,0 +1,1 @@
+"""Renders a recording and its findings: text, JSON."""
