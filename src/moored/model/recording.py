@@ -65,6 +65,8 @@ class Transfer(msgspec.Struct, kw_only=True):
         function: The function that JAX ran: ``"step"``, ``"dynamic_slice"``; empty for puts and reads.
         argument: Which leaf of the call it was: ``"[0]['w']"`` (positional argument 0, key "w"),
             ``"['x']"`` (keyword x); empty for puts and reads.
+        beside: For ``"follows-committed"``: the leaf, in the same notation, whose device it followed.
+        library: The installed package between the user's line and JAX, if any (``"optax"``).
         array: Shape, dtype and committedness of the array.
         source: Where it was: ``"cpu:0"``, ``"gpu:0"``, ``"host"``, ``"cpu:0,1 P('x',)"``.
         target: Where it went, in the same words.
@@ -93,6 +95,8 @@ class Transfer(msgspec.Struct, kw_only=True):
     api: str
     function: str = ""
     argument: str = ""
+    beside: str = ""
+    library: str = ""
     array: ArraySpec
     source: str
     target: str
@@ -127,7 +131,11 @@ class OwnError(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, kw_only=True):
-    """What was run, on what, and how it ended."""
+    """What was run, on what, and how it ended.
+
+    ``scalar_uploads`` counts the index scalars and Python numbers (8 bytes or less each) that went
+    to a device with calls; they are noise, kept out of ``Recording.transfers`` and only added up here.
+    """
 
     schema: str = SCHEMA
     argv: list[str] = []
@@ -140,6 +148,8 @@ class Header(msgspec.Struct, kw_only=True):
     devices: list[str] = []
     default_device: str | None = None
     simulated: str | None = None
+    scalar_uploads: int = 0
+    scalar_nbytes: int = 0
     seams: list[SeamState] = []
     moored_errors: list[OwnError] = []
     notes: list[str] = []
