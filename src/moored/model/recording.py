@@ -76,8 +76,6 @@ class Transfer(msgspec.Struct, kw_only=True):
             value), ``"asked"`` (a put), ``"read"``, ``"constant"``.
         origin: Index into ``sites`` of the line that made the array under ``default_device``;
             None where that is not known.
-        beside: For ``"follows-committed"``: the argument path of the committed operand of the same
-            call that pulled, as in ``argument``; empty where it is not known.
         count: Number of transfers.
         nbytes: Bytes moved, over all of them.
         same_object: How many of them moved the very same object as the one before.
@@ -104,7 +102,6 @@ class Transfer(msgspec.Struct, kw_only=True):
     target: str
     reason: str
     origin: int | None = None
-    beside: str = ""
     count: int = 0
     nbytes: int = 0
     same_object: int = 0

@@ -55,9 +55,9 @@ class Internals:
         self.pjit = pjit
         self.array = array
         self.xla_bridge = xla_bridge
-        self.ArrayImpl: type = array.ArrayImpl
-        self.PjitFunction: type = type(jax.jit(_identity))
-        self.Tracer: type = core.Tracer
+        self.ArrayImpl: Any = array.ArrayImpl
+        self.PjitFunction: Any = type(jax.jit(_identity))
+        self.Tracer: Any = core.Tracer
         self.default_device = config.default_device
         self.flatten: Callable[[Any], tuple[list[Any], Any]] = tree_util.dispatch_registry.flatten
         self._trace_context: Callable[[], Any] | None = getattr(config, "trace_context", None)

@@ -1,0 +1,90 @@
+"""The read seam: device arrays read into Python or numpy.
+
+A read waits until the value was computed, then copies it; the two are timed apart, which
+the asynchronous seams can not do. On a CPU device the "copy" is a view, and counts all the
+same: the program would wait on an accelerator too.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from moored.model.recording import ArraySpec
+from moored.trace.seams import Internals
+
+if TYPE_CHECKING:
+    from moored.trace.collect import Collector
+
+__all__ = ["makers"]
+
+_now = time.perf_counter_ns
+#: What the methods of an array that read it are called in a program.
+_WORDS = {
+    "__float__": "float",
+    "__int__": "int",
+    "__bool__": "bool",
+    "__index__": "index",
+    "__complex__": "complex",
+    "__format__": "format",
+    "__repr__": "repr",
+    "__str__": "str",
+    "__array__": "np.asarray",
+    "__iter__": "iter",
+    "__reduce__": "pickle",
+    "_item": "item",
+}
+
+
+def makers(collector: Collector, jax_: Internals) -> dict[str, Callable[[Any], Any]]:
+    """The replacement for the patch of the read seam."""
+
+    def make_value(original: Any) -> Any:
+        state, fget = collector.state, original.fget
+
+        def _value(array: Any) -> Any:
+            if state.nested or array._npy_value is not None:  # staging of a put, or read before
+                return fget(array)
+            start = _now()
+            try:
+                array.block_until_ready()
+            except Exception:  # deleted, or its computation failed: the original says so below
+                return fget(array)
+            ready = _now()
+            value = fget(array)
+            end = _now()
+            try:
+                _saw(collector, array, ready - start, end - ready, end)
+            except Exception as error:
+                collector.failed("reads", error)
+            return value
+
+        return property(_value, doc=original.__doc__)
+
+    return {"value": make_value}
+
+
+def _saw(collector: Collector, array: Any, waited: int, copied: int, end: int) -> None:
+    caller = collector.frames.caller(sys._getframe(2))
+    constant = any("ir_constant" in name for name in caller.inside)
+    explicit = collector.is_explicit(caller) and not constant
+    fields = {
+        "direction": "d2h",
+        "explicit": explicit,
+        "seam": "constant" if constant else "read",
+        "api": _WORDS.get(caller.api, caller.api),
+        "library": caller.library,
+        "array": ArraySpec(tuple(array.shape), str(array.dtype), bool(array._committed)),
+        "source": collector.places.sharding(array.sharding),
+        "target": "host",
+        "reason": "constant" if constant else "asked" if explicit else "read",
+    }
+    row = collector.row(caller, fields)
+    row.count += 1
+    row.nbytes += int(array.nbytes)
+    row.wait_ns += waited
+    row.copy_ns += copied
+    row.last_ns = end - collector.epoch_ns
+    row.seen(array)
