@@ -58,9 +58,10 @@ class _Entry:
     of the moved leaves, the rows to count on.
     """
 
-    __slots__ = ("by_detail", "moves", "predicted", "rows", "scalars", "uniform")
+    __slots__ = ("by_detail", "clean", "moves", "predicted", "rows", "scalars", "uniform")
 
     def __init__(self) -> None:
+        self.clean = False  # moves nothing, not even a scalar, whatever the rest of the signature
         self.moves: tuple[_Move, ...] | None = None
         self.scalars: tuple[int, int] = (0, 0)  # uploads and bytes of each call
         self.uniform = True
@@ -126,11 +127,12 @@ class _Calls:
     def __init__(self, collector: Collector, jax_: Internals) -> None:
         self.collector, self.jax = collector, jax_
         self.functions: dict[int, _Function] = {}
+        self.runs = [0]  # Python-dispatched executions so far, in any thread: a cheap "nothing new"
 
     # -- JAX's Python dispatch: what ran, and with what -------------------------------------
 
     def make_execute(self, original: Any) -> Any:
-        state = self.collector.state
+        state, runs = self.collector.state, self.runs
 
         def __call__(executable: Any, *args: Any) -> Any:
             try:
@@ -138,6 +140,7 @@ class _Calls:
             finally:
                 # After the run: a callback on this thread has had its own calls by now.
                 state.ran = (executable, args)
+                runs[0] += 1
 
         return __call__
 
@@ -172,54 +175,63 @@ class _Calls:
         flatten, scalars = self.jax.flatten, self.collector.scalars
         shardings_of, committed_of = attrgetter("_sharding"), attrgetter("_committed")
         failed, slow, replay, new_function = self.collector.failed, self.slow, self.replay, self.new_function
+        runs, only_arrays = self.runs, {array_type}
+
+        def key_of(leaves: Sequence[Any], in_force: Any) -> tuple[Any, ...]:
+            if set(map(type, leaves)) == only_arrays:
+                return (in_force, *map(id, map(shardings_of, leaves)), *map(committed_of, leaves))
+            parts = [in_force]
+            for leaf in leaves:
+                if type(leaf) is not array_type:
+                    inner = _unwrap(leaf)
+                    if type(inner) is not array_type:
+                        parts.append(type(leaf))
+                        continue
+                    leaf = inner
+                parts.append(id(leaf._sharding))
+                parts.append(leaf._committed)
+            return tuple(parts)
 
         def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            entry = None
             leaves: Sequence[Any] = args
             try:
                 function = functions.get(id(self))
                 if function is None:
                     function = new_function(self)
+                in_force = default.value
                 if kwargs or function.has_statics:
                     leaves = flatten(function.dynamic(args, kwargs))[0]
+                    key = key_of(leaves, in_force)
                 else:
                     for arg in args:
                         if type(arg) is not array_type:
                             leaves = flatten(args)[0]
+                            key = key_of(leaves, in_force)
                             break
-                in_force = default.value
-                if set(map(type, leaves)) == {array_type}:
-                    key = (in_force, *map(id, map(shardings_of, leaves)), *map(committed_of, leaves))
-                else:
-                    parts = [in_force]
-                    for leaf in leaves:
-                        if type(leaf) is not array_type:
-                            inner = _unwrap(leaf)
-                            if inner is leaf or type(inner) is not array_type:
-                                parts.append(type(leaf))
-                                continue
-                            leaf = inner
-                        parts.append(id(leaf._sharding))
-                        parts.append(leaf._committed)
-                    key = tuple(parts)
+                    else:
+                        key = (in_force, *map(id, map(shardings_of, args)), *map(committed_of, args))
                 entry = function.by_id.get(key)
             except Exception as error:
                 failed("calls", error)
                 return original(self, *args, **kwargs)
-            if entry is None or entry.moves is None or not entry.uniform or in_force is not None:
-                return slow(original, self, args, kwargs, function, leaves, key, in_force)
-            if entry.moves:
-                return replay(original, self, args, kwargs, function, leaves, key, entry)
+            if entry is None or in_force is not None or not entry.clean:
+                if entry is None or in_force is not None or entry.moves is None or not entry.uniform:
+                    return slow(original, self, args, kwargs, function, leaves, key, in_force)
+                if entry.moves:
+                    return replay(original, self, args, kwargs, function, leaves, key, entry)
+                scalars[0] += entry.scalars[0]
+                scalars[1] += entry.scalars[1]
+            before = runs[0]
             try:
-                out = original(self, *args, **kwargs)
+                out = original(self, *args, **kwargs) if kwargs else original(self, *args)
             except BaseException:
                 state.ran = None
                 raise
-            if state.ran is not None:
+            if runs[0] != before and state.ran is not None:
+                if entry.scalars[0]:  # counted above, and again by what is learnt now
+                    scalars[0] -= entry.scalars[0]
+                    scalars[1] -= entry.scalars[1]
                 return slow_after(out, self, args, kwargs, function, leaves, key)
-            if entry.scalars[0]:
-                scalars[0] += entry.scalars[0]
-                scalars[1] += entry.scalars[1]
             return out
 
         slow_after = self.slow_after
@@ -303,7 +315,10 @@ class _Calls:
             entry = self.entry(function, key, leaves)
             if ran is None and self.traced(out):
                 return out
-            detail = self.detail(function, args, kwargs, leaves)
+            if ran is None and entry.uniform and entry.moves is not None:
+                detail = None
+            else:
+                detail = self.detail(function, args, kwargs, leaves)
             if ran is not None:
                 moves, scalars = self.learn(ran, leaves)
                 plan = (moves, scalars)
@@ -313,6 +328,7 @@ class _Calls:
                     entry.by_detail[detail] = plan
                 entry.uniform = all(known == plan for known in entry.by_detail.values())
                 entry.moves, entry.scalars, entry.predicted = moves, scalars, False
+                entry.clean = entry.uniform and not moves and not scalars[0]
                 entry.rows.clear()
             elif not entry.uniform and detail in entry.by_detail:
                 plan = entry.by_detail[detail]

@@ -1,0 +1,101 @@
+"""``moored.watch()``: trace a block of a program and explain what was seen."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from moored.model.finding import Finding
+from moored.model.module import Sources
+from moored.model.recording import Recording
+from moored.report import json as json_report
+from moored.report import text as text_report
+from moored.rules.registry import explain
+from moored.trace.collect import Collector
+
+__all__ = ["Report", "watch"]
+
+
+class Report:
+    """What a watched block moved; complete once the block was left, readable inside it too."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._started = time.perf_counter()
+        self._recording: Recording | None = None
+
+    @property
+    def recording(self) -> Recording:
+        """Everything observed, as data."""
+        if self._recording is not None:
+            return self._recording
+        recording = self._collector.snapshot()
+        recording.header.argv = list(sys.argv)
+        recording.header.cwd = os.getcwd()
+        recording.header.seconds = time.perf_counter() - self._started
+        return recording
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The rules applied to the recording, worst first."""
+        return explain(self.recording, Sources())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the recording to a file that ``moored report`` reads.
+
+        Raises:
+            OSError: the file can not be written.
+        """
+        self.recording.save(path)
+
+    def to_json(self) -> str:
+        """The report in the schema ``moored.report/1``."""
+        recording = self.recording
+        return json_report.render(recording, explain(recording, Sources()))
+
+    def __str__(self) -> str:
+        recording, out = self.recording, io.StringIO()
+        text_report.render(recording, explain(recording, Sources()), file=out, width=80, color=False)
+        return out.getvalue()
+
+    def _close(self) -> None:
+        recording = self.recording
+        self._collector.close()
+        closed = self._collector.snapshot()
+        closed.header.argv, closed.header.cwd = recording.header.argv, recording.header.cwd
+        closed.header.seconds = recording.header.seconds
+        # The seams were live for the block, whatever they are now.
+        closed.header.seams = recording.header.seams
+        self._recording = closed
+
+
+@contextmanager
+def watch() -> Iterator[Report]:
+    """Trace the block inside ``with``, in all threads.
+
+    Yields:
+        A ``Report``: ``report.findings``, ``report.recording``, ``print(report)``, ``report.save(path)``.
+
+    Raises:
+        MachineError: JAX is missing, or something watches already.
+
+    >>> import jax, numpy as np
+    >>> double = jax.jit(lambda x: x * 2)
+    >>> weights = np.ones(1000, np.float32)
+    >>> with watch() as report:
+    ...     for _ in range(3):
+    ...         y = double(weights)
+    >>> [(t.direction, t.argument, t.count, t.nbytes) for t in report.recording.transfers]
+    [('h2d', '[0]', 3, 12000)]
+    """
+    collector = Collector()
+    collector.attach()
+    report = Report(collector)
+    try:
+        yield report
+    finally:
+        report._close()
