@@ -8,6 +8,7 @@ measured better than that.
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from moored.errors import InputError
 
@@ -81,8 +82,8 @@ def parse_bytes(text: str | int) -> int:
     >>> parse_bytes("1 MB"), parse_bytes("2GiB"), parse_bytes("4096")
     (1000000, 2147483648, 4096)
     """
-    found = re.fullmatch(r"\s*(\d+(?:[._]\d+)*)\s*([A-Za-z]*)\s*", str(text))
+    found = re.fullmatch(r"\s*(\d[\d_]{0,39}(?:\.\d{1,39})?)\s*([A-Za-z]*)\s*", str(text))
     factor = _FACTORS.get(found.group(2).lower()) if found else None
     if found is None or factor is None:
         raise InputError(f"{text!r} is not a number of bytes; write for example 4096, 64kB, '1 MB' or 2GiB")
-    return int(float(found.group(1).replace("_", "")) * factor)
+    return int(Fraction(found.group(1).replace("_", "")) * factor)
