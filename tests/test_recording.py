@@ -1,4 +1,4 @@
-"""The recording file: what is written is read, a torn tail costs one interval, all else is one clear error."""
+"""The recording file: what is written is read, a torn tail costs an interval, the rest is one clear error."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ called when click is out of the way, so that no exception of the program meets c
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import platform
 import sys
@@ -46,9 +45,12 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        if importlib.util.find_spec(f"moored.cli.{cmd_name}") is None:
-            return None
-        command = importlib.import_module(f"moored.cli.{cmd_name}").command
+        try:
+            command = importlib.import_module(f"moored.cli.{cmd_name}").command
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("moored."):
+                return None  # not written yet
+            raise
         assert isinstance(command, click.Command)
         return command
 
