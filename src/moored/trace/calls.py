@@ -425,9 +425,7 @@ class _Calls:
         array_type = self.jax.ArrayImpl
         inner = [_unwrap(x) for x in ran]
         committed = {
-            i: x._sharding.device_set
-            for i, x in enumerate(inner)
-            if type(x) is array_type and x._committed
+            i: x._sharding.device_set for i, x in enumerate(inner) if type(x) is array_type and x._committed
         }
         found: list[_Move] = []
         uploads = upload_nbytes = 0
@@ -497,13 +495,13 @@ class _Calls:
             rows.append((collector.row(caller, fields, origin), nbytes, move.leaf))
         return rows
 
-    def describe(self, value: Any, move: _Move) -> tuple[dict[str, Any], int, Any]:
+    def describe(self, value: Any, move: _Move) -> tuple[dict[str, Any], int, Caller | None]:
         places = self.collector.places
         if type(value) is self.jax.ArrayImpl:
             committed = bool(value._committed)
             spec = ArraySpec(tuple(value.shape), str(value.dtype), committed)
             source = places.sharding(value.sharding)
-            origin = None if committed else (value.shape, value.dtype, value.sharding)
+            origin = None if committed else self.collector.origin_of(value)
             nbytes = places.moved(value, move.wanted)
             return {"direction": "d2d", "array": spec, "source": source}, nbytes, origin
         shape, dtype = host_spec(value, self.jax.jax.config.jax_enable_x64)

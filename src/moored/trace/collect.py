@@ -108,7 +108,8 @@ class Collector:
         self.jax: seams.Internals | None = None
         self.seams: list[seams.Seam] = []
         self.late = False
-        self._origins: dict[Any, Caller | None] = {}
+        self._made_by: dict[int, tuple[weakref.ref[Any], Caller]] = {}
+        self._makers: dict[Any, Caller | None] = {}
         self._errors: dict[tuple[str, str], int] = {}
         self._sites: dict[tuple[int, int], int] = {}
         self._site_list: list[Site] = []
@@ -157,9 +158,25 @@ class Collector:
                 seam.detach()
             _active = None
         self.places.clear()
-        self._origins.clear()
+        self._made_by.clear()
+        self._makers.clear()
         for row in list(self.rows.values()):
             row.last = None
+
+    def verify(self) -> None:
+        """On a JAX that moored was not checked on: detach, and test each seam with a known event.
+
+        What the test finds dead is dead in the recording too, with the reason. Does nothing on a
+        checked JAX, or when the program never made a JAX client.
+        """
+        jax_ = self.jax
+        if jax_ is None or _active is not self or jax_.is_checked or not jax_.backends_ready():
+            return
+        from moored.trace.selftest import self_test
+
+        self.detach()
+        self._header.seams = self_test()
+        self._header.notes.append(f"moored was not checked on JAX {jax_.version}; each seam was tested")
 
     def close(self) -> None:
         """Detach, and write what is left to the recording file."""
@@ -169,7 +186,7 @@ class Collector:
 
     # -- called by the seams ---------------------------------------------------------------
 
-    def row(self, caller: Caller, fields: dict[str, Any], origin_key: Any = None) -> Row:
+    def row(self, caller: Caller, fields: dict[str, Any], origin: Caller | None = None) -> Row:
         """The row for events that are alike in caller and fields; made when there is none."""
         # By site, not by instruction: CPython 3.11 may stop at an instruction or in its inline cache.
         key = (self._site(caller), *fields.values())
@@ -180,7 +197,6 @@ class Collector:
                     self._dropped += 1
                     return Row(caller, fields, None, 0)  # counted, not kept
                 now = time.perf_counter_ns() - self.epoch_ns
-                origin = self._origins.get(origin_key) if origin_key is not None else None
                 row = self.rows.setdefault(key, Row(caller, fields, origin, now))
         return row
 
@@ -189,18 +205,28 @@ class Collector:
         return not caller.library and caller.api in _EXPLICIT
 
     def made_under_default_device(self, array: Any, caller: Caller) -> None:
-        """Remember which line makes arrays of this shape, dtype and place under ``default_device``.
+        """Remember which line made this array under ``default_device``."""
+        key, made_by = id(array), self._made_by
+        made_by[key] = (weakref.ref(array, lambda _: made_by.pop(key, None)), caller)
+        self.makes_under_default_device((array.shape, array.dtype, array.sharding), caller)
 
-        Two lines that make the same kind of array cancel each other: silence beats a guess.
+    def makes_under_default_device(self, kind: Any, caller: Caller) -> None:
+        """Remember which line makes arrays of this (shape, dtype, sharding) under ``default_device``.
+
+        For arrays that JAX wraps once more after the seam saw them. Two lines that make arrays of
+        the same kind cancel each other: silence beats a guess.
         """
-        self.made_here((array.shape, array.dtype, array.sharding), caller)
+        if len(self._makers) < _MAX_ROWS:
+            known = self._makers.setdefault(kind, caller)
+            if known is None or self._site(known) != self._site(caller):
+                self._makers[kind] = None
 
-    def made_here(self, key: Any, caller: Caller) -> None:
-        """The same, for an array that is known by (shape, dtype, sharding)."""
-        known = self._origins.get(key, caller)
-        same = known is not None and known.code is caller.code and known.lasti == caller.lasti
-        if len(self._origins) < _MAX_ROWS:
-            self._origins[key] = caller if same else None
+    def origin_of(self, array: Any) -> Caller | None:
+        """The line that made an uncommitted array under ``default_device``, where that is known."""
+        made = self._made_by.get(id(array))
+        if made is not None and made[0]() is array:
+            return made[1]
+        return self._makers.get((array.shape, array.dtype, array.sharding))
 
     def failed(self, seam: str, error: Exception) -> None:
         """moored's own code failed: count it, and retire a seam that keeps failing."""

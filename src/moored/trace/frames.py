@@ -94,6 +94,12 @@ def _public(name: str) -> str:
     """The name under which users know a function of JAX: ``grad_f`` is what ``grad`` returns."""
     if name in _ENTRIES_OF_JIT:
         return "jit"
+    if name == "op":  # an operator of a traced value: the primitive has the better name
+        return ""
+    if name == "_getitem":
+        return "__getitem__"
+    if name in ("<genexpr>", "_chunk_iter"):  # what iterating over an array runs
+        return "__iter__"
     return name.removeprefix("_operator_").removesuffix("_f")
 
 

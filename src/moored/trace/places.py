@@ -26,9 +26,7 @@ def _size(extent: tuple[range, ...]) -> int:
 
 
 def _overlap(a: tuple[range, ...], b: tuple[range, ...]) -> int:
-    return math.prod(
-        max(0, min(x.stop, y.stop) - max(x.start, y.start)) for x, y in zip(a, b, strict=True)
-    )
+    return math.prod(max(0, min(x.stop, y.stop) - max(x.start, y.start)) for x, y in zip(a, b, strict=True))
 
 
 def _memory(sharding: Any) -> str | None:

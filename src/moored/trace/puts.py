@@ -168,7 +168,7 @@ class _Puts:
         shape, dtype = host_spec(value, self.jax.jax.config.jax_enable_x64)
         if dtype.itemsize * int(getattr(value, "size", 1)) >= _ORIGIN_NBYTES:
             caller = self.collector.frames.caller(sys._getframe(3))
-            self.collector.made_here((shape, dtype, sharding), caller)
+            self.collector.makes_under_default_device((shape, dtype, sharding), caller)
 
 
 class _OneDevice:

@@ -62,6 +62,11 @@ class Internals:
         self.flatten: Callable[[Any], tuple[list[Any], Any]] = tree_util.dispatch_registry.flatten
         self._trace_context: Callable[[], Any] | None = getattr(config, "trace_context", None)
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether the seams were checked on this series of JAX."""
+        return tuple(int(n) for n in self.version.split(".")[:2]) in CheckedOn
+
     def trace_context(self) -> Any:
         """What of JAX's context is part of its cache key (mesh, precision, x64, ...)."""
         return self._trace_context() if self._trace_context is not None else None

@@ -1,0 +1,323 @@
+"""What the seams see: one table of (id, thunk, expected events), on two CPU devices.
+
+Each row runs in this process under a collector of its own; events are compared as
+(direction, explicit, seam, shape, count).
+"""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moored.trace import seams
+from moored.trace.collect import Collector
+from moored.trace.selftest import self_test
+
+pytestmark = pytest.mark.skipif(len(jax.devices()) < 2, reason="needs two devices (see conftest.py)")
+
+HOST = np.ones((300, 10), np.float32)
+
+
+def home():
+    return jax.devices()[1]
+
+
+def drifting(shape=(300, 10)):
+    with jax.default_device(home()):
+        return (jnp.zeros(shape) + 1).block_until_ready()
+
+
+def on_device(shape=(300, 10)):
+    return (jnp.zeros(shape) + 1).block_until_ready()
+
+
+add = jax.jit(lambda x, y: x + y)
+scaled = jax.jit(lambda tree: {k: v * 2 for k, v in tree.items()})
+prunes = jax.jit(lambda x, y: x * 1.0)
+
+
+def traced(program, *, attach_first=True):
+    collector = Collector()
+    collector.attach()
+    try:
+        program()
+        return collector.snapshot()
+    finally:
+        collector.detach()
+
+
+def events(recording):
+    return sorted((t.direction, t.explicit, t.seam, t.array.shape, t.count) for t in recording.transfers)
+
+
+def repeat(n, f):
+    def program():
+        for _ in range(n):
+            f()
+
+    return program
+
+
+def table():
+    u, d = drifting(), on_device()
+    c = jax.device_put(u, home())
+    small = on_device((3,))
+    with jax.default_device(home()):
+        k = jax.random.split(jax.random.key(0), 100)
+    aot = add.lower(HOST, d).compile()
+    whole = (300, 10)
+    yield "uncommitted array indexed", repeat(4, lambda: u[1]), [("d2d", False, "call", whole, 4)]
+    yield "committed array indexed", repeat(4, lambda: c[1]), []
+    yield "array on the default device", repeat(4, lambda: d[1] + 1), []
+    yield "numpy into jit", repeat(3, lambda: add(HOST, d)), [("h2d", False, "call", whole, 3)]
+    yield (
+        "numpy leaf of a dict",
+        repeat(3, lambda: scaled({"a": HOST, "b": d})),
+        [("h2d", False, "call", whole, 3)],
+    )
+    yield "numpy by keyword", repeat(3, lambda: add(d, y=HOST)), [("h2d", False, "call", whole, 3)]
+    yield "pruned argument", repeat(3, lambda: prunes(d, u)), []
+    yield "beside a committed operand", repeat(3, lambda: add(d, c)), [("d2d", False, "call", whole, 3)]
+    yield "scalars are noise", repeat(3, lambda: add(d, 2.0)), []
+    yield "device_put", repeat(2, lambda: jax.device_put(HOST)), [("h2d", True, "put", whole, 2)]
+    yield (
+        "device_put elsewhere",
+        repeat(2, lambda: jax.device_put(d, home())),
+        [("d2d", True, "put", whole, 2)],
+    )
+    yield "device_put where it is", repeat(2, lambda: jax.device_put(d, jax.devices()[0])), []
+    yield "float", repeat(3, lambda: float(small[0])), [("d2h", False, "read", (), 3)]
+    yield "str", lambda: str(on_device((5,))), [("d2h", False, "read", (5,), 1)]
+    yield "device_get", lambda: jax.device_get(on_device((5,))), [("d2h", True, "read", (5,), 1)]
+    yield (
+        "grad",
+        repeat(3, lambda: jax.grad(lambda w: add(w, d).sum())(u)),
+        [("d2d", False, "call", whole, 3)],
+    )
+    yield "vmap", repeat(3, lambda: jax.vmap(lambda r: r * 2)(u)), [("d2d", False, "call", whole, 3)]
+    yield "scan", repeat(3, lambda: _scan(u)), [("d2d", False, "call", whole, 3)]
+    yield "in a thread", lambda: _in_thread(lambda: add(HOST, d)), [("h2d", False, "call", whole, 1)]
+    yield "typed keys", repeat(3, lambda: k[1]), [("d2d", False, "call", (100, 2), 3)]
+    yield "ahead-of-time compiled", repeat(3, lambda: aot(HOST, d)), [("h2d", False, "call", whole, 3)]
+    yield (
+        "a jitted method",
+        repeat(3, lambda: Scaler().scale(HOST)),
+        [("h2d", False, "call", whole, 3)],
+    )
+    # Baked into the program each time: the constant is read, and nothing moves in the inner call.
+    yield (
+        "traced inside another jit",
+        repeat(2, lambda: jax.jit(lambda x: add(x, d) + 1)(d)),
+        [("d2h", False, "constant", whole, 2)],
+    )
+
+
+class Scaler:
+    @jax.jit
+    def scale(self, x):
+        return x * 2
+
+
+jax.tree_util.register_pytree_node(Scaler, lambda s: ((), None), lambda aux, children: Scaler())
+
+
+def _scan(xs):
+    return jax.lax.scan(lambda carry, x: (carry + x.sum(), None), 0.0, xs)
+
+
+def _in_thread(f):
+    thread = threading.Thread(target=f)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("name", [row[0] for row in table()] if len(jax.devices()) > 1 else [])
+def test_events(name):
+    (program, expected) = next((row[1], row[2]) for row in table() if row[0] == name)
+    recording = traced(program)
+    assert recording.header.moored_errors == []
+    assert events(recording) == expected
+
+
+def test_under_grad_the_drifting_argument_is_seen_each_time():
+    u, d = drifting(), on_device()
+    recording = traced(repeat(3, lambda: jax.grad(lambda w: add(w, d).sum())(u)))
+    moved = [t for t in recording.transfers if t.reason == "uncommitted" and t.array.shape == (300, 10)]
+    assert sum(t.count for t in moved) == 3
+
+
+def test_iteration_moves_the_parent_once_per_chunk():
+    u = drifting()
+    recording = traced(lambda: [row.shape for row in u])
+    # JAX slices 100 rows at a time; what else it does there (0.10 reads its loop bounds back) is not ours.
+    moved = [t for t in recording.transfers if t.direction == "d2d"]
+    assert [(t.count, t.nbytes, t.api) for t in moved] == [(3, 3 * 12_000, "__iter__")]
+
+
+def test_static_values_that_prune_are_told_apart():
+    u, d = drifting(), on_device()
+    f = jax.jit(lambda x, y, use: x + y if use else x, static_argnums=2)
+    recording = traced(repeat(5, lambda: (f(d, u, True), f(d, u, False))))
+    assert events(recording) == [("d2d", False, "call", (300, 10), 5)]
+
+
+def test_changing_trees_are_told_apart():
+    u, d = drifting(), on_device()
+    f = jax.jit(lambda tree, x: x + tree["a"] if "a" in tree else x)
+    recording = traced(repeat(5, lambda: (f({"a": u}, d), f({"b": u}, d))))
+    assert events(recording) == [("d2d", False, "call", (300, 10), 5)]
+
+
+def test_shapes_that_prune_are_told_apart():
+    f = jax.jit(lambda x, y: x + y if x.shape[0] > 100 else x)
+    u, d, u2, d2 = drifting(), on_device(), drifting((30, 10)), on_device((30, 10))
+    recording = traced(repeat(5, lambda: (f(d, u), f(d2, u2))))
+    assert events(recording) == [("d2d", False, "call", (300, 10), 5)]
+
+
+def test_a_row_names_argument_origin_and_reason():
+    u, d = drifting(), on_device()
+
+    def program():
+        with jax.default_device(home()):
+            made = jnp.zeros((777, 3)) + 1
+        for _ in range(2):
+            scaled({"first": d, "second": made})
+
+    transfers = traced(program).transfers
+    (row,) = [t for t in transfers if t.direction == "d2d"]
+    assert (row.argument, row.function, row.api, row.reason) == (
+        "[0]['second']",
+        "<lambda>",
+        "jit",
+        "uncommitted",
+    )
+    assert (row.source, row.target, row.array.committed, row.same_object) == ("cpu:1", "cpu:0", False, 1)
+    recording = traced(program)
+    (row,) = [t for t in recording.transfers if t.direction == "d2d"]
+    assert recording.sites[row.origin].line == recording.sites[row.site].line - 2
+    assert recording.sites[row.site].function.endswith("program")
+    assert u is not None
+
+
+def test_the_operand_that_pulled_is_named():
+    d = on_device()
+    c = jax.device_put(np.float32(1), home())
+    (row,) = traced(lambda: add(d, c)).transfers
+    assert (row.argument, row.beside, row.reason) == ("[0]", "[1]", "follows-committed")
+
+
+def test_everything_is_restored():
+    internals = seams.load()
+    before = [
+        internals.PjitFunction.__dict__["__call__"],
+        internals.PjitFunction.__flags__,
+        internals.pxla.shard_args,
+        internals.pxla.batched_device_put,
+        internals.pxla.InputsHandler.__call__,
+        internals.pxla.ExecuteReplicated.__call__,
+        internals.ArrayImpl.__dict__["_value"],
+        internals.pjit._get_jaxpr_as_fun,
+    ]
+    recording = traced(lambda: add(HOST, HOST))
+    after = [
+        internals.PjitFunction.__dict__["__call__"],
+        internals.PjitFunction.__flags__,
+        internals.pxla.shard_args,
+        internals.pxla.batched_device_put,
+        internals.pxla.InputsHandler.__call__,
+        internals.pxla.ExecuteReplicated.__call__,
+        internals.ArrayImpl.__dict__["_value"],
+        internals.pjit._get_jaxpr_as_fun,
+    ]
+    assert recording.transfers
+    assert after == before
+
+
+def test_a_seam_that_jax_lacks_is_dead_and_the_others_live(monkeypatch):
+    monkeypatch.delattr(jax._src.array.ArrayImpl, "_value")
+    states = {s.name: s for s in traced(lambda: add(HOST, HOST)).header.seams}
+    assert (states["reads"].live, states["calls"].live, states["puts"].live) == (False, True, True)
+    assert "KeyError: '_value'" in states["reads"].reason
+
+
+def test_self_test_sends_one_event_through_each_seam():
+    assert [(s.name, s.live, s.reason) for s in self_test()] == [
+        ("calls", True, ""),
+        ("puts", True, ""),
+        ("reads", True, ""),
+    ]
+
+
+def test_self_test_can_fail(monkeypatch):
+    from moored.trace import reads
+
+    monkeypatch.setattr(reads, "_saw", lambda *a: None)
+    states = {s.name: s for s in self_test()}
+    assert not states["reads"].live
+    assert states["reads"].reason == "self-test: 1 known events were sent through it, 0 were seen"
+
+
+def test_moored_failing_does_not_harm_the_call(monkeypatch):
+    from moored.trace.calls import _Calls
+
+    def broken(*a, **k):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(_Calls, "learn", broken)
+    result = []
+    f = jax.jit(lambda x: x + 1)
+    recording = traced(lambda: result.append(f(HOST)))
+    assert float(result[0][0, 0]) == 2.0
+    assert [(e.error, e.count) for e in recording.header.moored_errors] == [("ZeroDivisionError: ours", 1)]
+
+
+def test_a_seam_that_keeps_failing_is_retired(monkeypatch):
+    from moored.trace.calls import _Calls
+
+    def broken(*a, **k):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(_Calls, "learn", broken)
+    recording = traced(repeat(40, lambda: jax.jit(lambda x: x + 1)(HOST)))
+    (state,) = [s for s in recording.header.seams if s.name == "calls"]
+    assert not state.live
+    assert state.reason == "retired after moored failed 25 times: ZeroDivisionError: ours"
+
+
+def test_watched_functions_are_freed():
+    import gc
+    import weakref
+
+    collector = Collector()
+    collector.attach()
+    try:
+        f = jax.jit(lambda x: x + 1)
+        f(HOST)
+        watcher = weakref.ref(f)
+        del f
+        gc.collect()
+        assert watcher() is None
+    finally:
+        collector.detach()
+
+
+def test_donated_arguments_and_exceptions_pass_through():
+    collector = Collector()
+    collector.attach()
+    try:
+        f = jax.jit(lambda x: x + 1, donate_argnums=0)
+        x = on_device()
+        y = f(x)
+        assert x.is_deleted()
+        with pytest.raises((RuntimeError, ValueError), match=r"deleted|donated"):
+            f(x)
+        with pytest.raises(ZeroDivisionError):
+            jax.jit(lambda x: 1 / 0)(y)
+        assert collector.state.ran is None
+        assert jax._src.core.trace_state_clean()
+    finally:
+        collector.detach()
+    assert collector.snapshot().header.moored_errors == []
