@@ -31,7 +31,7 @@ def check_plot(path: str) -> None:
     if not target.parent.is_dir():
         raise InputError(f"--plot {path}: there is no folder {target.parent}; make it first")
     if importlib.util.find_spec("matplotlib") is None:
-        raise MachineError(f"--plot {path}: matplotlib is not installed; pip install matplotlib")
+        raise MachineError(f"--plot {path}: matplotlib is not installed: pip install 'moored[plot]'")
 
 
 def draw(result: Lookup, path: str) -> None:
@@ -63,7 +63,7 @@ def draw(result: Lookup, path: str) -> None:
     for axes in (items, sizes):
         axes.grid(visible=True, alpha=0.3)
         if axes.lines:
-            axes.legend()
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False)
     simulated = " (simulated: not a GPU's timings)" if result.simulated else ""
     figure.suptitle(
         f"{format_bytes(result.parent_nbytes)} on {result.home}, looked up from {result.target}{simulated}"

@@ -139,9 +139,8 @@ class TextReport(Listener):
 
     def _how_it_was_run(self) -> list[str]:
         plan, result = self._plan, self._result
-        run = [
-            f"Run: {format_count(plan.items, 'timed lookup')} of each variant, checked against the source."
-        ]
+        count = format_count(plan.items, "timed lookup")
+        run = [f"Run: {count} of each variant, each item checked against its source row."]
         if plan.put and plan.plain:
             run.append("+put: the same lookups; each item is then put on the target, timed apart.")
         elif plan.put:
