@@ -1,0 +1,59 @@
+"""``moored report``: any report, from a saved recording."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from moored.errors import InputError
+from moored.model.module import Sources
+from moored.model.recording import Recording
+from moored.report import json as report_json
+from moored.report import text as report_text
+from moored.rules.registry import explain
+
+__all__ = ["command"]
+
+
+@click.command("report")
+@click.argument("recording", metavar="RUN.moored")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to report.",
+)
+@click.option("-o", "--output", metavar="FILE", help="Write the report there, and not to stdout.")
+@click.option("--width", type=click.IntRange(40, 1000), metavar="N", help="Columns of the text report.")
+def command(recording: str, format_: Literal["text", "json"], output: str | None, width: int | None) -> None:
+    r"""Report on a recorded run, here or on another machine; JAX is not needed.
+
+    \b
+    Examples:
+      moored trace --record run.moored train.py
+      moored report run.moored
+      moored report run.moored --format json -o run.json
+    """
+    run = Recording.load(recording)
+    sources = Sources.of(run)
+    findings = explain(run, sources)
+    if output is None and format_ == "text":
+        report_text.render(run, findings, file=click.get_text_stream("stdout"), width=width, sources=sources)
+        return
+    text = report_json.render(run, findings)
+    if format_ == "text":
+        buffer = io.StringIO()
+        report_text.render(run, findings, file=buffer, width=width, color=False, sources=sources)
+        text = buffer.getvalue()
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"-o {output}: can not be written: {error.strerror}") from None

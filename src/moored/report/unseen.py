@@ -1,0 +1,55 @@
+"""What moored could not see in a run, and what else a reader must know: one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from moored.model.recording import Recording
+from moored.units import format_count
+
+__all__ = ["unseen"]
+
+
+def unseen(recording: Recording, changed: Sequence[str] = ()) -> Iterator[str]:
+    """Sentences for the end of a report, most important first.
+
+    Args:
+        recording: The run.
+        changed: Source files that are newer than the run.
+
+    >>> from moored.model.recording import Header
+    >>> next(unseen(Recording(Header(simulated="accel"))))
+    'Simulated (accel): what moved is real, the timings are not those of a GPU.'
+    """
+    header = recording.header
+    if header.simulated:
+        yield f"Simulated ({header.simulated}): what moved is real, the timings are not those of a GPU."
+    if header.exit not in (None, 0):
+        yield f"The program ended with {header.exit}; what it moved until then is above."
+    for seam in header.seams:
+        if not seam.live:
+            yield f"Not seen: {seam.name}, because {seam.reason or 'the seam was not attached'}."
+    if len(header.devices) == 1 and not header.simulated:
+        yield (
+            f"Not seen: copies between devices. There is only {header.devices[0]} here, so nothing can drift; "
+            "--simulate adds a simulated accelerator."
+        )
+    if not header.simulated and _computes_on_cpu(recording):
+        yield (
+            "Not seen: np.asarray(), .item() and numpy functions on arrays of the CPU. They read the buffer "
+            "directly, with no copy; on a GPU each of them waits and copies."
+        )
+    if any(t.predicted for t in recording.transfers):
+        yield "Some calls were warm before moored came: their counts are exact, their devices are inferred."
+    for path in changed:
+        yield f"{path} has changed since the run: its lines are not shown."
+    yield from (f"Note: {note}." for note in header.notes)
+    for error in header.moored_errors:
+        yield (
+            f"moored itself failed {format_count(error.count, 'time')} in {error.where}: {error.error}; "
+            "the program was not affected."
+        )
+
+
+def _computes_on_cpu(recording: Recording) -> bool:
+    return (recording.header.default_device or "").startswith("cpu:")

@@ -1,0 +1,85 @@
+"""Text for people: the headline of a finding, and strings of the program made harmless."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from moored.model.finding import Finding
+from moored.units import format_bytes, format_count
+
+__all__ = ["harmless", "headline", "shortened"]
+
+_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+_ITEM_BITS = re.compile(r"(\d+)")
+
+
+def harmless(text: str) -> str:
+    r"""A program's string with everything that could steer a terminal spelt out.
+
+    >>> harmless("a\x1b[31mb\n"), harmless("\u202e"), harmless("é")
+    ('a\\x1b[31mb\\n', '\\u202e', 'é')
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        repr(c)[1:-1] if unicodedata.category(c) in _UNSAFE else c for c in text.expandtabs(4)
+    )
+
+
+def shortened(text: str, longest: int) -> str:
+    """A text with its middle left out where it is long.
+
+    >>> shortened("tokens[i]", 20), shortened("f(aaaaaaaaaaaaaaaaaaaaaaaaa)", 12)
+    ('tokens[i]', 'f(aaa...aaa)')
+    """
+    if len(text) <= longest:
+        return text
+    tail = (longest - 3) // 2
+    return f"{text[: longest - 3 - tail]}...{text[-tail:]}"
+
+
+def headline(finding: Finding, expression: str = "") -> str:
+    """One sentence: what the line did, how much of what it moved, how often, from where to where.
+
+    Args:
+        finding: What was found.
+        expression: The line's own expression; empty where the source can not be had.
+    """
+    f = finding
+    act = _code(expression or f.site.function or "this line")
+    what = _code(f.expression) if f.expression else "an array"
+    total, each, route = format_bytes(f.nbytes), _each(f), f"from {f.source} to {f.target}"
+    once = f.count == 1
+    match f.kind:
+        case "implicit-d2d" | "implicit-h2d":
+            noun = ("copy", "copies") if f.kind == "implicit-d2d" else ("upload", "uploads")
+            verb = "copied" if f.kind == "implicit-d2d" else "uploaded"
+            if once:
+                return f"{act} {verb} {_sized(what, total)} {route}, once"
+            return f"{act} {verb} {total} in {format_count(f.count, *noun)} of {_sized(what, each)} {route}"
+        case "implicit-d2h":
+            what = what if f.expression else "device arrays" if not once else what
+            if once:
+                return f"{act} read {_sized(what, total)} from {f.source}, and waited for it"
+            return f"{act} read {what} {f.count:,} times from {f.source}, and waited each time ({total} in all)"
+        case "explicit-repeated":
+            return f"{act} put the same {_sized(what, each, article=False)} {f.count:,} times {route} ({total} in all)"
+        case _:
+            return f"{act}: {f.name}"
+
+
+def _code(text: str) -> str:
+    return f"`{shortened(text, 48)}`"
+
+
+def _sized(what: str, size: str, *, article: bool = True) -> str:
+    """"the 6.52 GB `array`", or "an array of 6.52 GB" where the program has no word for it."""
+    if not what.startswith("`"):
+        return f"{what} of {size}"
+    return f"the {size} {what}" if article else f"{size} {what}"
+
+
+def _each(finding: Finding) -> str:
+    each, rest = divmod(finding.nbytes, max(finding.count, 1))
+    return f"{'about ' if rest else ''}{format_bytes(each)}"

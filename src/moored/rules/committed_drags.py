@@ -1,0 +1,113 @@
+"""MRD103 committed-drags: operands are pulled to the device of another, committed, operand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from moored.model.finding import Finding
+from moored.model.module import Sources
+from moored.model.operands import split_path
+from moored.model.recording import Recording
+from moored.rules.base import Docs, Evidence, Rule, gather
+from moored.rules.uncommitted_drift import copy_severity
+from moored.rules.wording import action, code, device_code, how_much, is_one_device, put_on, subject
+
+__all__ = ["CommittedDrags"]
+
+
+class CommittedDrags(Rule):
+    """A committed operand decides where a call runs, and the uncommitted ones are copied there."""
+
+    code = "MRD103"
+    name = "committed-drags"
+    kind = "implicit-d2d"
+    docs = Docs(
+        what=(
+            "Finds calls in which one operand is committed to a device and another, uncommitted, one sits "
+            "elsewhere. The call runs where the committed one is, however small it is, and JAX copies the others "
+            "there at every call."
+        ),
+        why=(
+            "A committed scalar of 4 bytes is enough to copy 16.8 MB of weights to another device at each step, "
+            "and to run the step there: on the CPU, where the scalar came from there."
+        ),
+        example="""\
+import jax
+import jax.numpy as jnp
+
+scale = jax.device_put(jnp.float32(0.5), jax.devices("cpu")[-1])
+weights = jnp.ones((1000, 1000))
+step = jax.jit(lambda w, s: (w * s).sum())
+
+out = []
+for i in range(3):
+    out.append(step(weights, scale))
+""",
+        instead="""\
+import jax
+import jax.numpy as jnp
+
+scale = jax.device_put(jnp.float32(0.5), jax.devices()[0])
+weights = jnp.ones((1000, 1000))
+step = jax.jit(lambda w, s: (w * s).sum())
+
+out = []
+for i in range(3):
+    out.append(step(weights, scale))
+""",
+        silent="For operands of 8 bytes or less. A single copy of less than 1 MB is a note.",
+    )
+
+    def explain(self, recording: Recording, sources: Sources) -> Iterator[Finding]:
+        """One finding for each operand that is pulled at a line."""
+        for evidence in gather(recording, sources, lambda t: (
+            t.direction == "d2d" and not t.explicit and t.reason == "follows-committed"
+        )):  # fmt: skip
+            yield self.finding(
+                evidence, copy_severity(evidence), _cause(evidence), _fix(evidence), seconds=evidence.call_seconds
+            )
+
+
+def _puller(evidence: Evidence) -> str:
+    """The committed operand: the user's words, its place in the call, or "another operand"."""
+    beside = evidence.first.beside
+    words = evidence.words_for(beside)
+    if words:
+        return code(words)
+    steps, _ = split_path(beside)
+    is_own = evidence.first.api == "jit" and not evidence.first.library and evidence.first.function
+    if steps and is_own:
+        step = steps[0][1:-1]
+        return f"argument {step if step.isdigit() else code(step[1:-1])} of {code(evidence.first.function)}"
+    return "another operand"
+
+
+def _cause(evidence: Evidence) -> str:
+    row, act = evidence.first, action(evidence)
+    sits = f"{subject(evidence)} sits on {row.source} uncommitted, and {_puller(evidence)} is committed to {row.target}"
+    much = how_much(evidence)
+    if evidence.count == 1:
+        return f"{sits}: {act} ran there, and first copied {much} there."
+    return f"{sits}: each {act} runs there, and first copies {much} there."
+
+
+def _fix(evidence: Evidence) -> str:
+    row, header, module = evidence.first, evidence.recording.header, evidence.module
+    moved = evidence.words if evidence.words.isidentifier() else "x"
+    name = f"{code(evidence.words)}" if evidence.words else "the array"
+    if not is_one_device(row.target):
+        line = code(f"{moved} = {put_on(moved, 'sharding', module)}", 100)
+        return f"Lay {name} out as the call wants it once, before the first call, and keep it so: {line}."
+    there = put_on(moved, device_code(row.target, header, module), module)
+    onto_target = f"put {name} on {row.target} once: {code(f'{moved} = {there}', 100)}"
+    if row.target == header.default_device or not is_one_device(row.source):
+        return f"{onto_target[0].upper()}{onto_target[1:]}."
+    puller = _puller(evidence)
+    words = evidence.words_for(row.beside)
+    home = device_code(row.source, header, module)
+    pulled = words if words.isidentifier() else "y"
+    example = code(f"{pulled} = {put_on(pulled, home, module)}", 100)
+    return (
+        f"If this is to run on {row.source}, put {puller} there: {example}. "
+        f"If it is to run on {row.target}, {onto_target}."
+    )
