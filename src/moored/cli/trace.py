@@ -7,9 +7,10 @@ from typing import Any, Literal, cast
 
 import click
 
+from moored.diagnose.options import Options
 from moored.diagnose.outfile import OutFile
 from moored.diagnose.program import locate_module, locate_script
-from moored.diagnose.run import Options, TracedRun
+from moored.diagnose.run import TracedRun
 from moored.errors import InputError
 from moored.model.finding import SEVERITIES, Severity
 from moored.trace import simulate
@@ -42,7 +43,11 @@ def _ended_by_program(args: list[str], taking_value: set[str]) -> Iterator[str]:
         elif arg == "--simulate":
             yield f"--simulate={_ACCELERATOR}"
         elif arg.startswith("-m"):
-            yield from [arg, *([next(rest, "")] if arg == "-m" else []), "--", *rest]
+            yield arg
+            if arg != "-m":
+                yield from ["--", *rest]
+            elif (module := next(rest, None)) is not None:
+                yield from [module, "--", *rest]
         else:
             yield arg
             if arg in taking_value:

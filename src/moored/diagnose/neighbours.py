@@ -17,24 +17,22 @@ __all__ = ["Neighbours"]
 
 
 class Neighbours:
-    """The modules that moored loaded and that the program's own folder has under the same name."""
+    """The modules that moored loaded and that the program would find elsewhere under the same name."""
 
     def __init__(self) -> None:
         self._path = list(sys.path)
         self._ours: dict[str, ModuleType] = {}
 
     def give_way(self) -> None:
-        """Forget those of our modules that the first entry of ``sys.path`` shadows.
+        """Forget those of our modules that ``sys.path``, now the program's, finds elsewhere.
 
         Without moored they would be imported from there. Modules that the interpreter itself loads at
         its start, built-in and frozen ones come before any folder, and stay. So does moored.
         """
-        folder = sys.path[0] if sys.path else ""
-        for name in _loaded_by_us() & _names_in(folder):
-            if not _is_shadowed(name, folder):
-                continue
-            for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
-                self._ours[loaded] = sys.modules.pop(loaded)
+        for name in _loaded_by_us():
+            if _is_elsewhere(name):
+                for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
+                    self._ours[loaded] = sys.modules.pop(loaded)
 
     @contextmanager
     def ours_first(self) -> Iterator[None]:
@@ -61,18 +59,12 @@ def _loaded_by_us() -> set[str]:
     return {name.partition(".")[0] for name in order[start:]} - before - {"moored", "__main__", "__mp_main__"}
 
 
-def _names_in(folder: str) -> set[str]:
-    """What could be imported from a folder; everything where it is no folder but a zip file."""
-    try:
-        return {name.partition(".")[0] for name in os.listdir(folder or os.curdir)}
-    except OSError:
-        return set(sys.modules) if os.path.isfile(folder) else set()
-
-
-def _is_shadowed(name: str, folder: str) -> bool:
+def _is_elsewhere(name: str) -> bool:
     if BuiltinImporter.find_spec(name) is not None or FrozenImporter.find_spec(name) is not None:
         return False
-    spec = PathFinder.find_spec(name, [folder])
-    if spec is None or spec.loader is None:  # without a loader: a folder without __init__.py, found last
+    loaded: str | None = getattr(sys.modules.get(name), "__file__", None)
+    spec = PathFinder.find_spec(name)
+    # Without an origin: a folder without __init__.py, or nothing there (another finder found ours).
+    if spec is None or not spec.origin or loaded is None or spec.origin == loaded:
         return False
-    return spec.origin != getattr(sys.modules.get(name), "__file__", None)
+    return os.path.realpath(spec.origin) != os.path.realpath(loaded)

@@ -40,13 +40,17 @@ class Program(ABC):
 
     Attributes:
         argv: Its ``sys.argv``.
-        shown: How reports name it: as the user wrote it.
+        shown: How messages name it: as the user wrote it.
+        command: How reports name it: that, and its arguments.
         path: Absolute path of its main file or folder; empty where it is found by its module name.
         roots: Folders whose files are the user's code, even under site-packages.
     """
 
-    def __init__(self, shown: str, path: str, argv: Sequence[str], roots: Sequence[str]) -> None:
-        self.shown, self.path, self.argv, self.roots = shown, path, list(argv), list(roots)
+    def __init__(self, command: Sequence[str], args: Sequence[str], path: str, roots: Sequence[str]) -> None:
+        self.shown = " ".join(command)
+        self.command = [*command, *args]
+        self.argv = [command[0], *args]
+        self.path, self.roots = path, list(roots)
 
     @abstractmethod
     def set_path(self) -> None:
@@ -95,11 +99,11 @@ def locate_script(path: str, args: Sequence[str]) -> Program:
         ...
     moored.errors.InputError: no_such_file.py: can not be opened: No such file or directory; nothing was run
     """
-    # As the interpreter does it: made absolute, not tidied up ("./train.py" stays "/work/./train.py").
-    absolute = path if os.path.isabs(path) else f"{os.getcwd()}{os.sep}{path}"
     if path == "-":
         raise InputError("-: a program from stdin can not be traced; save it to a file and name that")
     try:
+        # As the interpreter does it: made absolute, not tidied up ("./train.py" stays "/work/./train.py").
+        absolute = path if os.path.isabs(path) else f"{os.getcwd()}{os.sep}{path}"
         importer = pkgutil.get_importer(absolute)
         if importer is not None:
             return _Container(path, absolute, args)
@@ -130,7 +134,7 @@ class _Script(Program):
 
     def __init__(self, shown: str, path: str, args: Sequence[str], content: bytes) -> None:
         folder = os.path.dirname(os.path.realpath(path))
-        super().__init__(shown, path, [shown, *args], [folder])
+        super().__init__([shown], args, path, [folder])
         self._folder, self._content = folder, content
         self._compiled = path.endswith(".pyc") or content.startswith(_BYTE_CODE)
 
@@ -151,6 +155,7 @@ class _Script(Program):
             namespace.pop("__cached__", None)
             _flush_as_the_interpreter_does()
 
+    @launches
     def _code(self, loader: SourceFileLoader | SourcelessFileLoader) -> CodeType:
         content, self._content = self._content, b""
         if self._compiled:
@@ -167,7 +172,7 @@ class _Module(Program):
     """What ``python -m name`` runs."""
 
     def __init__(self, name: str, args: Sequence[str]) -> None:
-        super().__init__(f"-m {name}", "", ["-m", *args], [])
+        super().__init__(["-m", name], args, "", [])
         self._name = name
 
     def set_path(self) -> None:
@@ -201,7 +206,7 @@ class _Container(Program):
     """A folder or zip file with a ``__main__.py``."""
 
     def __init__(self, shown: str, path: str, args: Sequence[str]) -> None:
-        super().__init__(shown, path, [shown, *args], [path])
+        super().__init__([shown], args, path, [path])
         self._find()
 
     def set_path(self) -> None:

@@ -12,19 +12,18 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Literal, NoReturn, TextIO
-
-import msgspec
+from typing import NoReturn, TextIO
 
 from moored.diagnose.importhook import when_imported
 from moored.diagnose.neighbours import Neighbours
-from moored.diagnose.outfile import OutFile
+from moored.diagnose.options import REFUSED, TRIPPED, Options, trips
+from moored.diagnose.paths import display_paths
 from moored.diagnose.program import NotRunnable, Program
 from moored.diagnose.tracebacks import clean_hook, install_runtime_hooks
-from moored.model.finding import SEVERITIES, Finding, Severity
+from moored.errors import InputError
+from moored.model.finding import Finding
 from moored.model.module import Sources
 from moored.model.recording import Header, OwnError, Recording
 from moored.report import json as report_json
@@ -34,31 +33,7 @@ from moored.trace import simulate
 from moored.trace.collect import Collector
 from moored.units import format_count
 
-__all__ = ["Options", "TracedRun", "display_paths", "trips"]
-
-REFUSED, TRIPPED = 2, 3  # exit codes of ours: it can not be run; --fail-on trips
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the command line asks for.
-
-    Attributes:
-        format: Of the report.
-        output: Where the report goes; stderr where None.
-        record: Where the recording goes.
-        fail_on: Exit with code 3 after a program that itself succeeded: where there is a finding at
-            least this severe, or where the findings above note moved more than this many bytes.
-        simulated: JAX is to run on a simulated accelerator.
-        quiet: Nothing on stderr unless there is a finding above note.
-    """
-
-    format: Literal["text", "json"] = "text"
-    output: OutFile | None = None
-    record: OutFile | None = None
-    fail_on: Severity | int | None = None
-    simulated: bool = False
-    quiet: bool = False
+__all__ = ["TracedRun"]
 
 
 class TracedRun:
@@ -71,7 +46,7 @@ class TracedRun:
 
     def __init__(self, program: Program, options: Options) -> None:
         self._program, self._options = program, options
-        self._cwd, self._pid = os.getcwd(), os.getpid()
+        self._cwd, self._pid = _current_folder(), os.getpid()
         self._once = threading.Lock()
         self._neighbours = Neighbours()
         self._os_exit = os._exit
@@ -115,6 +90,8 @@ class TracedRun:
     # -- while the program runs --------------------------------------------------------------
 
     def _attach(self) -> None:
+        if os.getpid() != self._pid:
+            return
         self._jax_imported = True
         with self._fenced("attaching to JAX"):
             if self._options.simulated:
@@ -148,7 +125,14 @@ class TracedRun:
         self._os_exit(status)
 
     def _at_exit(self) -> None:
-        if self._finish() and self._exit == 0:
+        with suppress(Exception):  # what the interpreter does next anyway; the report is not to cut in before
+            sys.stdout.flush()
+        try:
+            tripped = self._finish()
+        except KeyboardInterrupt:
+            tripped = False
+            _say("the report was interrupted")
+        if tripped and self._exit == 0:
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):
                     stream.flush()
@@ -181,7 +165,7 @@ class TracedRun:
         recording = self._collector.snapshot()
         self._collector.close()
         header = recording.header
-        header.argv = [*self._program.shown.split(" ", 1), *self._program.argv[1:]]
+        header.argv = self._program.command
         header.cwd = self._cwd
         header.exit = self._exit
         header.seconds = time.perf_counter() - self._started
@@ -204,9 +188,9 @@ class TracedRun:
         output, worth_saying = self._options.output, any(f.severity != "note" for f in findings)
         if self._options.quiet and not worth_saying:
             return
-        with suppress(Exception):
-            sys.stdout.flush()
-        if not self._jax_imported:
+        if not self._jax_imported and "jax" in sys.modules:
+            _say("the program imported jax past moored's import hook: nothing was traced")
+        elif not self._jax_imported:
             _say("the program never imported jax: there was nothing to trace")
         elif output is not None:
             _say(f"{format_count(len(findings), 'finding')}; the report is in {output.name}")
@@ -217,52 +201,11 @@ class TracedRun:
             stderr.flush()
 
 
-def trips(findings: Sequence[Finding], fail_on: Severity | int | None) -> bool:
-    """Whether findings are bad enough for ``--fail-on``.
-
-    Args:
-        findings: Of one run.
-        fail_on: A severity: any finding at least as severe trips. A number of bytes: findings above
-            note that moved more than that together trip. None: nothing does.
-
-    >>> from moored.model.site import Site
-    >>> copy = Finding(rule="MRD101", name="uncommitted-drift", kind="implicit-d2d", severity="warning",
-    ...                site=Site("a.py", 3), nbytes=4096)
-    >>> trips([copy], "note"), trips([copy], "error"), trips([copy], 4095), trips([copy], 4096)
-    (True, False, True, False)
-    """
-    if fail_on is None:
-        return False
-    if isinstance(fail_on, int):
-        return sum(f.nbytes for f in findings if f.severity != "note") > fail_on
-    bar = SEVERITIES.index(fail_on)
-    return any(SEVERITIES.index(f.severity) <= bar for f in findings)
-
-
-def display_paths(recording: Recording, *, script: tuple[str, str], cwd: str) -> None:
-    """Name files as the user does, in place: code objects hold absolute paths.
-
-    Args:
-        recording: Whose sites are renamed.
-        script: Absolute path of the program's main file, and how the user wrote it.
-        cwd: Where the program was started: files below it become relative to it.
-
-    >>> from moored.model.site import Site
-    >>> recording = Recording(sites=[Site("/work/./train.py", 3), Site("/work/lib/a.py", 5)])
-    >>> display_paths(recording, script=("/work/./train.py", "./train.py"), cwd="/work")
-    >>> [site.text for site in recording.sites]
-    ['./train.py:3', 'lib/a.py:5']
-    """
-    absolute, shown = script
-    below = os.path.join(cwd, "")
-
-    def name(path: str) -> str:
-        if path == absolute:
-            return shown
-        tidy = os.path.normpath(path) if os.path.isabs(path) else path
-        return tidy.removeprefix(below) if below != os.sep else tidy
-
-    recording.sites = [msgspec.structs.replace(site, path=name(site.path)) for site in recording.sites]
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        raise InputError("the current folder does not exist any more; change to one that does") from None
 
 
 def _exit_code(error: SystemExit) -> int:
