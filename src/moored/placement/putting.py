@@ -72,7 +72,7 @@ def put(tree: Any, where: Any, *, may_alias: bool | None = None) -> Any:
     >>> put({"w": np.ones(4), "name": "resnet"}, "cpu")
     Traceback (most recent call last):
     moored.errors.PlacementError: moored.put: 1 of 2 leaves can not be placed:
-      ['name']: a str is not a number or an array
+      ['name']: a value of type str, neither a number nor an array
     Nothing was placed.
     """
     jax = require_jax("moored.put")
@@ -137,7 +137,7 @@ def _sharding(jax: Any, place: Any) -> Any:
             "write jax.sharding.NamedSharding(mesh, spec)"
         )
     raise PlacementError(
-        f"moored.put: a {type(place).__name__} is no place; "
+        f"moored.put: a value of type {type(place).__name__} is no place; "
         "write a jax.Device, a jax.sharding.Sharding, or a name such as 'cpu' or 'gpu:1'"
     )
 
@@ -157,7 +157,7 @@ def _refusal(jax: Any, names: Names, leaf: _Leaf) -> str | None:
         if value.dtype.kind in "OSUMmV" and not _jax_reads(jax, value):
             return f"numpy dtype {value.dtype} holds no numbers that JAX knows"
     elif not isinstance(value, _NUMBERS):
-        return f"a {type(value).__name__} is not a number or an array"
+        return f"a value of type {type(value).__name__}, neither a number nor an array"
     try:
         shape = jax.typeof(value).shape
     except _CAN_NOT_READ as error:

@@ -58,6 +58,12 @@ class Placement(msgspec.Struct, frozen=True):
         rows: One per leaf, in the tree's order.
         totals: Bytes held by each device, and by the host, over all leaves; an object that is in
             the tree twice (tied weights) counts once.
+
+    >>> import numpy as np
+    >>> from moored import where
+    >>> placement = where({"tokens": np.zeros(1024, np.uint16), "step": 3})
+    >>> placement.totals, [row.path for row in placement.rows if row.kind == "numpy"]
+    ({'host': 2048}, ["['tokens']"])
     """
 
     rows: tuple[Row, ...]
