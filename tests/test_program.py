@@ -309,7 +309,7 @@ def test_cleaning_leaves_tracebacks_without_our_frames_as_they_are() -> None:
         except KeyError as cause:
             raise ValueError from cause
 
-    with pytest.raises(ValueError, match="^$") as raised:
+    with pytest.raises(ValueError, match=r"^$") as raised:
         fail()
     error, cause = raised.value, raised.value.__cause__
     assert cause is not None

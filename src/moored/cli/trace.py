@@ -18,6 +18,12 @@ from moored.units import parse_bytes
 
 __all__ = ["command"]
 
+_EXAMPLES = """\b
+Examples:
+  moored trace train.py --epochs 1
+  moored trace --simulate -o report.txt -m mypackage.train
+  moored trace --record run.moored --fail-on '1 MB' train.py
+"""
 _ACCELERATOR = "accel"  # what --simulate without a number asks for
 
 
@@ -80,6 +86,7 @@ class _Simulate(click.ParamType[Any]):
 @click.command(
     "trace",
     cls=_TraceCommand,
+    epilog=_EXAMPLES,
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
 )
@@ -123,16 +130,10 @@ def command(
     quiet: bool,
     program: tuple[str, ...],
 ) -> TracedRun:
-    r"""Run a program; see what moved, where, why, and what to write instead.
+    """Run a program; see what moved, where, why, and what to write instead.
 
     SCRIPT is a Python file, or a folder or zip file with a __main__.py. The program runs as it would
     without moored: same output, same exit code. The report follows on stderr.
-
-    \b
-    Examples:
-      moored trace train.py --epochs 1
-      moored trace --simulate -o report.txt -m mypackage.train
-      moored trace --record run.moored --fail-on '1 MB' train.py
     """
     if module is None and not program:
         raise click.UsageError("name the program: a script, or -m and a module", ctx)

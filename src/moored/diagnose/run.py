@@ -31,7 +31,7 @@ from moored.report import text as report_text
 from moored.rules.registry import explain
 from moored.trace import simulate
 from moored.trace.collect import Collector
-from moored.units import format_count
+from moored.units import format_bytes, format_count
 
 __all__ = ["TracedRun"]
 
@@ -157,7 +157,9 @@ class TracedRun:
             self._print(recording, findings)
             tripped = trips(findings, self._options.fail_on)
             if tripped and self._exit == 0:
-                _say(f"--fail-on {self._options.fail_on} tripped: exit code {TRIPPED}")
+                bar = self._options.fail_on
+                shown = format_bytes(bar) if isinstance(bar, int) else bar
+                _say(f"--fail-on {shown} tripped: exit code {TRIPPED}")
         return tripped
 
     def _recording(self) -> Recording:
