@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -43,7 +44,7 @@ def command(recording: str, format_: Literal["text", "json"], output: str | None
     sources = Sources.of(run)
     findings = explain(run, sources)
     if output is None and format_ == "text":
-        report_text.render(run, findings, file=click.get_text_stream("stdout"), width=width, sources=sources)
+        report_text.render(run, findings, file=sys.stdout, width=width, sources=sources)
         return
     text = report_json.render(run, findings)
     if format_ == "text":

@@ -103,9 +103,9 @@ class Sources:
 
 
 class Module:
-    """The text of one file, its tree, and what its lines say.
+    r"""The text of one file, its tree, and what its lines say.
 
-    >>> module = Module("a.py", "for row in data:\\n    total += f(row)\\n")
+    >>> module = Module("a.py", "for row in data:\n    total += f(row)\n")
     >>> module.enclosing_loop(2), module.enclosing_loop(1), module.indentation(2)
     (1, 1, '    ')
     """
@@ -134,7 +134,9 @@ class Module:
         for node in queue:
             for child in ast.iter_child_nodes(node):
                 # Operators and contexts are shared singletons: as keys they would mean nothing.
-                if not isinstance(child, (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)):
+                if not isinstance(
+                    child, (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
+                ):
                     found[child] = node
                     queue.append(child)
         return found
@@ -229,7 +231,15 @@ class Module:
         node = self.expression_node(site)
         return None if node is None else _span(node)
 
-    def argument_at(self, site: Site, argument: str, api: str, function: str | None = None) -> str:
+    def argument_at(
+        self,
+        site: Site,
+        argument: str,
+        api: str,
+        function: str | None = None,
+        *,
+        from_host: bool = False,
+    ) -> str:
         """The user's own words for the leaf that moved, empty where that is not certain.
 
         Args:
@@ -238,11 +248,13 @@ class Module:
             api: What the user's line called.
             function: What JAX ran. Where given, positions count only if it is what the line calls:
                 a library in between has an argument list of its own.
+            from_host: A host value moved. It may be a constant of JAX's own, so that "there is only
+                one candidate" proves nothing.
 
         >>> Module("a.py", "acc = step(acc, batch)").argument_at(Site("a.py", 1, 1, 6, 22), "[1]", "jit")
         'batch'
         """
-        return operands.Operands(self).words(site, argument, api, function)
+        return operands.Operands(self).words(site, argument, api, function, from_host)
 
     # -- lines -----------------------------------------------------------------------------
 
@@ -299,7 +311,9 @@ class Module:
     def enclosing_loop(self, line: int) -> int | None:
         """Line of the innermost ``for``, ``while`` or comprehension that repeats a line."""
         statement = self.statement_at(line)
-        if statement is not None and not isinstance(statement, (*_LOOPS, ast.With, ast.AsyncWith, ast.If, ast.Try)):
+        if statement is not None and not isinstance(
+            statement, (*_LOOPS, ast.With, ast.AsyncWith, ast.If, ast.Try)
+        ):
             inner = [
                 n.lineno
                 for n in ast.walk(statement)
@@ -336,7 +350,11 @@ class Module:
             if isinstance(node, (ast.With, ast.AsyncWith)) and inner is not None:
                 for item in reversed(node.items):
                     call = item.context_expr
-                    if isinstance(call, ast.Call) and self.dotted(call.func) == "jax.default_device" and call.args:
+                    if (
+                        isinstance(call, ast.Call)
+                        and self.dotted(call.func) == "jax.default_device"
+                        and call.args
+                    ):
                         end = node.end_lineno or node.lineno
                         return Block(self.source_of(call.args[0]), node.lineno, end, straight)
             elif inner is not None:

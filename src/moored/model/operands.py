@@ -25,6 +25,16 @@ _HOST_ATTRIBUTES = {"dtype", "itemsize", "nbytes", "ndim", "shape", "size"}
 _ARRAY_METHODS_OF_AT = {"add", "apply", "divide", "get", "max", "min", "multiply", "power", "set", "subtract"}
 # What JAX runs to prepare one operand of something else: its position 0 says nothing of the user's.
 _UNARY = {"broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "ravel", "reshape", "squeeze"}
+# Of what JAX runs for x[i]: what takes the array first, and what only prepares the index.
+_INDEXING = {"dynamic_index_in_dim", "dynamic_slice", "gather", "rev", "rewriting_take", "slice", "take"}
+_INDEX_WORK = {"add", "less", "lt", "select_n"}
+# What JAX runs for a binary operator, with both operands in their order.
+_OPERATORS = {
+    "add", "bitwise_and", "bitwise_or", "bitwise_xor", "div", "divide", "dot", "floor_divide", "left_shift",
+    "matmul", "mod", "mul", "multiply", "pow", "power", "remainder", "right_shift", "sub", "subtract",
+    "true_divide",
+}  # fmt: skip
+_UNPACKING = {"concatenate", "stack"}  # run with the elements of their first argument as operands
 _PRIMARY = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Tuple, ast.List, ast.Dict)
 
 
@@ -78,9 +88,13 @@ class Operands:
 
     def __init__(self, module: Module) -> None:
         self.module = module
+        self._from_host = False
 
-    def words(self, site: Site, argument: str, api: str, function: str | None) -> str:
+    def words(
+        self, site: Site, argument: str, api: str, function: str | None, from_host: bool = False
+    ) -> str:
         """See ``Module.argument_at``."""
+        self._from_host = from_host
         node = self.module.node_at(site)
         if node is None:
             node = self._only_node(site, api, function) if site.column is None else None
@@ -100,9 +114,12 @@ class Operands:
         for node in self.module.parents:
             if getattr(node, "lineno", None) != site.line:
                 continue
-            if isinstance(node, ast.Subscript) if name == "getitem" else isinstance(node, ast.Call):
-                if name == "getitem" or (isinstance(node, ast.Call) and _callee(node) in wanted):
-                    found.append(node)
+            if name == "getitem":
+                is_meant = isinstance(node, ast.Subscript)
+            else:
+                is_meant = isinstance(node, ast.Call) and _callee(node) in wanted
+            if is_meant:
+                found.append(node)
         return found[0] if len(found) == 1 else None
 
     # -- which operand ---------------------------------------------------------------------
@@ -122,7 +139,7 @@ class Operands:
         if isinstance(expression, ast.Call):
             return self._of_call(expression, steps, api, function)
         if isinstance(expression, ast.Subscript):
-            return self._of_subscript(expression, steps)
+            return self._of_subscript(expression, steps, function)
         if isinstance(expression, ast.BinOp):
             return self._of_two(expression.left, expression.right, steps, function)
         if isinstance(expression, ast.Compare) and len(expression.comparators) == 1:
@@ -133,7 +150,9 @@ class Operands:
         if isinstance(expression, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
             return self._only(g.iter for g in expression.generators) if api == "iter" else None
         parent = self.module.parents.get(expression) if expression is not None else None
-        is_iterated = isinstance(parent, (ast.For, ast.AsyncFor, ast.comprehension)) and parent.iter is expression
+        is_iterated = (
+            isinstance(parent, (ast.For, ast.AsyncFor, ast.comprehension)) and parent.iter is expression
+        )
         if is_iterated or isinstance(expression, ast.Name):
             return expression
         return expression.value if isinstance(expression, ast.Attribute) and steps[:1] == ["[0]"] else None
@@ -155,14 +174,23 @@ class Operands:
     def _of_two(
         self, left: ast.expr, right: ast.expr, steps: list[str], function: str | None
     ) -> ast.AST | None:
-        if function in _UNARY or steps[:1] not in (["[0]"], ["[1]"]):
-            return self._only([left, right])
+        is_ordered = function is None or _plain(function) in _OPERATORS
+        if not is_ordered or steps[:1] not in (["[0]"], ["[1]"]):
+            return None if self._from_host else self._only([left, right])
         return left if steps[0] == "[0]" else right
 
-    def _of_subscript(self, node: ast.Subscript, steps: list[str]) -> ast.AST | None:
-        if not steps or steps[0] == "[0]":
+    def _of_subscript(self, node: ast.Subscript, steps: list[str], function: str | None) -> ast.AST | None:
+        index = None if isinstance(node.slice, (ast.Tuple, ast.Slice)) else node.slice
+        if not steps:
             return node.value
-        return None if isinstance(node.slice, (ast.Tuple, ast.Slice)) else node.slice
+        if self._from_host:
+            return index  # what is indexed is an array of JAX's own, or JAX would not have run
+        name = _plain(function or "gather")
+        if name in _INDEX_WORK:
+            return index
+        if name in _INDEXING:
+            return node.value if steps[0] == "[0]" else index
+        return node.value if index is None or not _is_candidate(index) else None
 
     def _of_call(self, node: ast.Call, steps: list[str], api: str, function: str | None) -> ast.AST | None:
         on_array = isinstance(node.func, ast.Attribute) and not self.module.dotted(node.func)
@@ -171,11 +199,26 @@ class Operands:
         if on_array and isinstance(node.func, ast.Attribute):
             receiver = node.func.value
             of_at = receiver.value if isinstance(receiver, ast.Subscript) else None
-            if isinstance(of_at, ast.Attribute) and of_at.attr == "at" and node.func.attr in _ARRAY_METHODS_OF_AT:
+            if (
+                isinstance(of_at, ast.Attribute)
+                and of_at.attr == "at"
+                and node.func.attr in _ARRAY_METHODS_OF_AT
+            ):
                 return of_at.value if steps[0] == "[0]" else None
-        if not self._is_the_call(node, api, function):
-            return self._only([*node.args, *(k.value for k in node.keywords)]) if api not in ("", "jit") else None
-        return self._at_position(node, steps[0], self._offset(node, api, function))
+        found: ast.AST | None = None
+        if _plain(function or "") in _UNPACKING and _callee(node) in _UNPACKING:
+            operands = node.args[0] if node.args else None
+            return _inside_literal(operands, steps[0]) if operands is not None else None
+        if self._is_the_call(node, api, function):
+            found = self._at_position(node, steps[0], self._offset(node, api, function))
+            if found is not None and _is_candidate(found):
+                return found
+        if api in ("", "jit") or self._from_host:
+            return None
+        values = [*node.args, *(k.value for k in node.keywords)]
+        if on_array and isinstance(node.func, ast.Attribute):
+            values.append(node.func.value)
+        return self._only(values)
 
     def _read_or_put(self, node: ast.Call, on_array: bool) -> ast.AST | None:
         """What a read or a put took: ``float(x)``, ``x.item()``, ``device_put(x)``, ``print(x)``."""
@@ -201,11 +244,11 @@ class Operands:
         if function in _UNARY:
             return False
         if api not in ("", "jit"):
-            return _plain(function) == api
+            return _plain(function) in (api, f"reduce_{api}")
         return not self._is_indirect(node.func, callee)
 
     def _is_indirect(self, func: ast.expr, callee: str) -> bool:
-        """Whether a call may reach a jitted function through C code with other arguments, as ``partial`` does."""
+        """Whether a call may reach a jitted function with other arguments, as through ``partial``."""
         if not callee or self.module.dotted(func).startswith(("functools.", "itertools.", "operator.")):
             return True
         if isinstance(func, ast.Name) and hasattr(builtins, callee):
@@ -271,7 +314,9 @@ class Operands:
         if not text or not steps or isinstance(node, ast.Starred):
             return text
         if isinstance(node, (ast.Tuple, ast.List, ast.Dict)):
-            return ""  # a literal whose part could not be told: naming the whole would be no word for the leaf
+            return (
+                ""  # a literal whose part could not be told: naming the whole would be no word for the leaf
+            )
         return (text if isinstance(node, _PRIMARY) else f"({text})") + "".join(steps)
 
 

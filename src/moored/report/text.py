@@ -10,7 +10,6 @@ from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.padding import Padding
 from rich.style import Style
 from rich.text import Text
 
@@ -103,7 +102,12 @@ def _carries(encoding: str) -> bool:
 
 class _Report:
     def __init__(
-        self, recording: Recording, findings: Sequence[Finding], console: Console, sources: Sources, fine: bool
+        self,
+        recording: Recording,
+        findings: Sequence[Finding],
+        console: Console,
+        sources: Sources,
+        fine: bool,
     ) -> None:
         self.recording, self.findings, self.console, self.sources = recording, findings, console, sources
         self.bar, self.dot = ("│", " · ") if fine else ("|", " - ")
@@ -113,17 +117,16 @@ class _Report:
         notes = [f for f in self.findings if f.severity == "note"]
         for finding in serious[:_MAX_FINDINGS]:
             self.finding(finding)
-        if hidden := len(serious) - _MAX_FINDINGS:
-            if hidden > 0:
-                self.line(f"... and {format_count(hidden, 'more finding')}; --format json has them all", "dim")
-                self.line("")
+        if (hidden := len(serious) - _MAX_FINDINGS) > 0:
+            self.line(f"... and {format_count(hidden, 'more finding')}; --format json has them all", "dim")
+            self.line("")
         for finding in notes[:_MAX_NOTES]:
             self.note(finding)
         if len(notes) > _MAX_NOTES:
             self.line(f"... and {format_count(len(notes) - _MAX_NOTES, 'more note')}", "dim")
         if notes:
             self.line("")
-        self.line(self.totals(), "bold" if serious else "")
+        self.console.print(self.hanging(Text(self.totals(), style="bold" if serious else ""), "  "))
         for remark in unseen(self.recording, sorted(self.sources.changed)):
             self.console.print(self.hanging(Text(harmless(remark)), "  "))
 
@@ -131,7 +134,8 @@ class _Report:
 
     def finding(self, f: Finding) -> None:
         style = _COLORS[f.severity]
-        head = Text(harmless(f.site.text), style="bold")
+        head = Text()
+        head.append(harmless(f.site.text), style="bold")
         head.append("  ")
         head.append_text(_marked(harmless(headline(f, self.expression(f)))))
         self.console.print(self.hanging(head, "    "))
@@ -149,7 +153,8 @@ class _Report:
             if f.origin is not None and f.origin.path != f.site.path:
                 where += f" of {harmless(f.origin.path)}"
             # Never wrapped and never cut: it is there to be copied.
-            row = Text("  write   ", style="bold green")
+            row = Text()
+            row.append("  write   ", style="bold green")
             row.append(harmless(f.replacement), style="green")
             self.console.print(row, no_wrap=True, overflow="ignore", crop=False, soft_wrap=True)
             self.labelled("", Text(where, style="dim"))
@@ -159,7 +164,8 @@ class _Report:
         self.line("")
 
     def note(self, f: Finding) -> None:
-        row = Text(f"note {f.rule}", style=_COLORS["note"])
+        row = Text()
+        row.append(f"note {f.rule}", style=_COLORS["note"])
         row.append(f"  {harmless(f.site.text)}  ", style="bold")
         row.append_text(_marked(harmless(headline(f, self.expression(f)))))
         self.console.print(self.hanging(row, "    "))
@@ -197,20 +203,24 @@ class _Report:
         self.console.print(Text(text, style=style))
 
     def labelled(self, label: str, text: Text) -> None:
-        row = Text(f"{label:<8}", style="bold")
+        row = Text()
+        row.append(f"  {label:<8}", style="bold")
         row.append_text(text)
-        self.console.print(Padding(self.hanging(row, " " * 8), (0, 0, 0, 2), expand=False))
+        self.console.print(self.hanging(row, " " * 10))
 
     def hanging(self, text: Text, indent: str) -> Text:
-        """Wrapped text whose further lines are indented."""
-        lines = text.wrap(self.console, self.console.width - 2 - len(indent))
-        out = Text()
-        for number, row in enumerate(lines):
+        """Text wrapped to the console, its further lines indented."""
+        first = text.wrap(self.console, self.console.width)[0]
+        rest = text[len(first.plain) :]
+        while rest.plain.startswith(" "):
+            rest = rest[1:]
+        first.rstrip()
+        for row in rest.wrap(self.console, self.console.width - len(indent)) if rest.plain else ():
             row.rstrip()
-            out.append("\n" + indent if number else "")
-            out.append_text(row)
-        out.no_wrap, out.overflow = True, "ignore"
-        return out
+            first.append(f"\n{indent}")
+            first.append_text(row)
+        first.no_wrap, first.overflow = True, "ignore"
+        return first
 
     def totals(self) -> str:
         """One line: findings by severity, and what moved which way."""
@@ -220,7 +230,11 @@ class _Report:
             if (n := sum(f.severity == severity for f in self.findings))
         ]
         moved = []
-        for direction, words in (("h2d", "host to device"), ("d2d", "device to device"), ("d2h", "device to host")):
+        for direction, words in (
+            ("h2d", "host to device"),
+            ("d2d", "device to device"),
+            ("d2h", "device to host"),
+        ):
             rows = [t for t in self.recording.transfers if t.direction == direction]
             if rows:
                 count = format_count(sum(t.count for t in rows), "transfer")

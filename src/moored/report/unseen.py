@@ -31,14 +31,12 @@ def unseen(recording: Recording, changed: Sequence[str] = ()) -> Iterator[str]:
             yield f"Not seen: {seam.name}, because {seam.reason or 'the seam was not attached'}."
     if len(header.devices) == 1 and not header.simulated:
         yield (
-            f"Not seen: copies between devices. There is only {header.devices[0]} here, so nothing can drift; "
-            "--simulate adds a simulated accelerator."
+            f"Not seen: copies between devices. There is only {header.devices[0]} here, so nothing can "
+            "drift; --simulate adds a simulated accelerator."
         )
-    if not header.simulated and _computes_on_cpu(recording):
-        yield (
-            "Not seen: np.asarray(), .item() and numpy functions on arrays of the CPU. They read the buffer "
-            "directly, with no copy; on a GPU each of them waits and copies."
-        )
+    for seam in header.seams:
+        if seam.name == "reads" and seam.live and seam.blind_to and _computes_on_cpu(recording):
+            yield f"Not seen: {seam.blind_to}. On a GPU each of these reads waits and copies."
     if any(t.predicted for t in recording.transfers):
         yield "Some calls were warm before moored came: their counts are exact, their devices are inferred."
     for path in changed:
@@ -52,4 +50,6 @@ def unseen(recording: Recording, changed: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _computes_on_cpu(recording: Recording) -> bool:
-    return (recording.header.default_device or "").startswith("cpu:")
+    """Whether the arrays sit in host memory, on the CPU's own client or a simulated accelerator's."""
+    default = recording.header.default_device or ""
+    return bool(recording.header.simulated) or default.startswith(("cpu:", "accel:"))

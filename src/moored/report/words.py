@@ -22,9 +22,7 @@ def harmless(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        repr(c)[1:-1] if unicodedata.category(c) in _UNSAFE else c for c in text.expandtabs(4)
-    )
+    return "".join(repr(c)[1:-1] if unicodedata.category(c) in _UNSAFE else c for c in text.expandtabs(4))
 
 
 def shortened(text: str, longest: int) -> str:
@@ -60,9 +58,12 @@ def headline(finding: Finding, expression: str = "") -> str:
             return f"{act} {verb} {total} in {format_count(f.count, *noun)} of {_sized(what, each)} {route}"
         case "implicit-d2h":
             what = what if f.expression else "device arrays" if not once else what
+            act = "Python" if f.expression == expression else act
             if once:
                 return f"{act} read {_sized(what, total)} from {f.source}, and waited for it"
-            return f"{act} read {what} {f.count:,} times from {f.source}, and waited each time ({total} in all)"
+            return (
+                f"{act} read {what} {f.count:,} times from {f.source}, and waited each time ({total} in all)"
+            )
         case "explicit-repeated":
             return f"{act} put the same {_sized(what, each, article=False)} {f.count:,} times {route} ({total} in all)"
         case _:
@@ -74,7 +75,7 @@ def _code(text: str) -> str:
 
 
 def _sized(what: str, size: str, *, article: bool = True) -> str:
-    """"the 6.52 GB `array`", or "an array of 6.52 GB" where the program has no word for it."""
+    """ "the 6.52 GB `array`", or "an array of 6.52 GB" where the program has no word for it."""
     if not what.startswith("`"):
         return f"{what} of {size}"
     return f"the {size} {what}" if article else f"{size} {what}"

@@ -226,4 +226,5 @@ def _words(module: Module | None, site: Site, row: Transfer, argument: str) -> s
     """The user's words for a leaf; a library in between has an argument list that they never wrote."""
     if module is None or row.library:
         return ""
-    return module.argument_at(site, argument, row.api, row.function)
+    from_host = row.direction == "h2d" and row.seam == "call"
+    return module.argument_at(site, argument, row.api, row.function, from_host=from_host)

@@ -24,11 +24,13 @@ class CommittedDrags(Rule):
     docs = Docs(
         what=(
             "Finds calls in which one operand is committed to a device and another, uncommitted, one sits "
-            "elsewhere. The call runs where the committed one is, however small it is, and JAX copies the others "
+            "elsewhere. The call runs where the committed one is, however small it is, and JAX copies the "
+            "others "
             "there at every call."
         ),
         why=(
-            "A committed scalar of 4 bytes is enough to copy 16.8 MB of weights to another device at each step, "
+            "A committed scalar of 4 bytes is enough to copy 16.8 MB of weights to another device at each "
+            "step, "
             "and to run the step there: on the CPU, where the scalar came from there."
         ),
         example="""\
@@ -64,7 +66,11 @@ for i in range(3):
             t.direction == "d2d" and not t.explicit and t.reason == "follows-committed"
         )):  # fmt: skip
             yield self.finding(
-                evidence, copy_severity(evidence), _cause(evidence), _fix(evidence), seconds=evidence.call_seconds
+                evidence,
+                copy_severity(evidence),
+                _cause(evidence),
+                _fix(evidence),
+                seconds=evidence.call_seconds,
             )
 
 
@@ -84,7 +90,8 @@ def _puller(evidence: Evidence) -> str:
 
 def _cause(evidence: Evidence) -> str:
     row, act = evidence.first, action(evidence)
-    sits = f"{subject(evidence)} sits on {row.source} uncommitted, and {_puller(evidence)} is committed to {row.target}"
+    there = row.target.split(" ")[0]  # the devices: how each operand is laid out over them is its own
+    sits = f"{subject(evidence)} sits on {row.source} uncommitted, and {_puller(evidence)} is committed to {there}"
     much = how_much(evidence)
     if evidence.count == 1:
         return f"{sits}: {act} ran there, and first copied {much} there."

@@ -25,11 +25,13 @@ class HostArrayPerCall(Rule):
     docs = Docs(
         what=(
             "Finds numpy arrays (and lists) that are passed to a jitted function or to jax.numpy. They are "
-            "uploaded at every call; JAX keeps no copy on the device from one call to the next. It is an error "
+            "uploaded at every call; JAX keeps no copy on the device from one call to the next. It is an "
+            "error "
             "where the very same objects come again, because then every upload but the first was for nothing."
         ),
         why=(
-            "A call can not start before its arguments have arrived. Parameters of 8.19 MB passed as numpy to "
+            "A call can not start before its arguments have arrived. Parameters of 8.19 MB passed as numpy "
+            "to "
             "12 calls move 98.3 MB; put on the device once, they move 8.19 MB."
         ),
         example="""\
@@ -56,8 +58,9 @@ for i in range(3):
     out.append(predict(weights, i))
 """,
         silent=(
-            "For values of 8 bytes or less. Arrays that are new at each call (batches), buffers that the loop "
-            "refills, single calls and repeats of under 1 kB are notes."
+            "For values of 8 bytes or less, and for new arrays of under 1 kB. Larger arrays that are new at "
+            "each call (batches), buffers that the loop "
+            "refills, single calls and small repeats are notes."
         ),
     )
 
@@ -70,7 +73,11 @@ for i in range(3):
             if evidence.repeats and not is_refilled(evidence):
                 edit = put_before_loop(evidence)
                 fix = _hoist(evidence, edit.after + 1 if edit is not None else None)
-                yield self.finding(evidence, _severity(evidence), _same(evidence), fix, seconds=seconds, edit=edit)
+                yield self.finding(
+                    evidence, _severity(evidence), _same(evidence), fix, seconds=seconds, edit=edit
+                )
+            elif evidence.each < SMALL_REPEAT:
+                continue
             elif evidence.count > 1:
                 yield self.finding(evidence, "note", _fresh(evidence), _FEED, seconds=seconds)
             else:
@@ -86,8 +93,10 @@ def _severity(evidence: Evidence) -> Severity:
 def _same(evidence: Evidence) -> str:
     again = "every time" if evidence.repeats == evidence.count - 1 else f"{evidence.repeats:,} times"
     return (
-        f"{subject(evidence)} is held in host memory (numpy, or Python values); each {action(evidence)} uploads all "
-        f"{format_bytes(evidence.each)} of it to {evidence.first.target}, and {again} it was the very same object."
+        f"{subject(evidence)} is held in host memory (numpy, or Python values); each {action(evidence)} "
+        f"uploads all "
+        f"{format_bytes(evidence.each)} of it to {evidence.first.target}, and {again} it was the very same "
+        f"object."
     )
 
 

@@ -29,11 +29,13 @@ class HostReadPerStep(Rule):
     kind = "implicit-d2h"
     docs = Docs(
         what=(
-            "Finds lines that read a device value into Python or numpy again and again: float, bool, int, .item(), "
+            "Finds lines that read a device value into Python or numpy again and again: float, bool, int, "
+            ".item(), "
             "print, formatting, numpy functions. Each read waits until the device has computed the value."
         ),
         why=(
-            "JAX runs ahead of the device: Python dispatches the next step while this one is computed. A read at "
+            "JAX runs ahead of the device: Python dispatches the next step while this one is computed. A "
+            "read at "
             "every step takes that away, and the device idles while Python prepares the next step."
         ),
         example="""\
@@ -60,8 +62,10 @@ for i in range(5):
 history = jax.device_get(history)
 """,
         silent=(
-            "For one or two reads of less than 1 MB, and for jax.device_get. Reads behind an `if` that tests a "
-            "remainder (every N steps), reads of an array that was committed to the host, and a few reads on a "
+            "For one or two reads of less than 1 MB, and for jax.device_get. Reads behind an `if` that tests "
+            "a "
+            "remainder (every N steps), reads of an array that was committed to the host, and a few reads on "
+            "a "
             "line that runs only once are notes."
         ),
     )
@@ -69,7 +73,10 @@ history = jax.device_get(history)
     def explain(self, recording: Recording, sources: Sources) -> Iterator[Finding]:
         """One finding for each line and array that is read."""
         for evidence in gather(
-            recording, sources, lambda t: t.direction == "d2h" and not t.explicit and t.reason == "read", noise=0
+            recording,
+            sources,
+            lambda t: t.direction == "d2h" and not t.explicit and t.reason == "read",
+            noise=0,
         ):
             severity = _severity(evidence)
             if severity is not None:
@@ -113,10 +120,14 @@ def _share(evidence: Evidence) -> float | None:
 
 def _cause(evidence: Evidence) -> str:
     row = evidence.first
-    reader = f"{row.library} reads" if row.library else f"{action(evidence)} reads"
-    what = "device arrays" if row.library and not evidence.words else subject(evidence, plural=evidence.count > 1)
+    reader = row.library or (action(evidence) if evidence.words != evidence.expression else "Python")
+    what = (
+        "device arrays"
+        if row.library and not evidence.words
+        else subject(evidence, plural=evidence.count > 1)
+    )
     times = "once" if evidence.count == 1 else f"{evidence.count:,} times"
-    said = f"{reader} {what} from {row.source} into Python {times}, and waits each time until it is computed"
+    said = f"{reader} reads {what} from {row.source} into host memory {times}, and waits each time until it is computed"
     waited, share = evidence.read_seconds, _share(evidence)
     if waited is not None:
         said += f": {format_seconds(waited)} in all"
@@ -131,7 +142,8 @@ def _fix(evidence: Evidence) -> str:
         return f"Nothing if {what} is meant to live on the host; a numpy array reads faster still."
     if evidence.each >= LARGE_COPY:
         return (
-            f"Compute on the device (jax.numpy in place of numpy) and read only the result; or read {what} once "
+            f"Compute on the device (jax.numpy in place of numpy) and read only the result; or read {what} "
+            f"once "
             f"with jax.device_get and work on that. Each read moves {format_bytes(evidence.each)}."
         )
     module, line = evidence.module, evidence.site.line

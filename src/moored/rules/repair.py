@@ -146,9 +146,9 @@ def _writes_into(loop: _Loop, name: str) -> bool:
                 return True
             if called in ("copyto", "readinto", "put", "place") and node.args and _is(node.args[0], name):
                 return True
-            if called in ("fill", "sort", "partition") and isinstance(node.func, ast.Attribute):
-                if _is(node.func.value, name):
-                    return True
+            in_place = called in ("fill", "sort", "partition") and isinstance(node.func, ast.Attribute)
+            if in_place and _is(node.func.value, name):  # type: ignore[attr-defined]
+                return True
     return False
 
 

@@ -56,7 +56,8 @@ for i in range(5):
     out.append(lookup(t, i))
 """,
         silent=(
-            "For objects that are new at each put, for objects of less than 64 kB, and for buffers that the loop "
+            "For objects that are new at each put, for objects of less than 64 kB, and for buffers that the "
+            "loop "
             "refills between the puts."
         ),
     )
@@ -73,7 +74,9 @@ for i in range(5):
             else:
                 what = code(evidence.words) if evidence.words else "it"
                 fix = f"Put {what} once, before the calls that need it, and pass on what device_put returned."
-            yield self.finding(evidence, severity, _cause(evidence), fix, seconds=evidence.call_seconds, edit=edit)
+            yield self.finding(
+                evidence, severity, _cause(evidence), fix, seconds=evidence.call_seconds, edit=edit
+            )
 
 
 def _severity(evidence: Evidence) -> Severity | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from moored.model.finding import Finding, Severity
 from moored.model.module import Sources
-from moored.model.recording import Recording
+from moored.model.recording import Recording, Transfer
 from moored.rules.base import Docs, Edit, Evidence, Rule, gather
 from moored.rules.repair import keep_home
 from moored.rules.thresholds import LARGE_COPY, LARGE_TOTAL, NOTABLE_COPY
@@ -14,12 +14,10 @@ from moored.rules.wording import action, at_line, code, device_code, how_much, p
 
 __all__ = ["UncommittedDrift", "copy_severity"]
 
-# What takes a part of an array: it can run at the array's home, and only the part needs to travel.
+# What JAX runs to take a part of an array: it can run at the array's home, and only the part needs to travel.
 _LOOKUPS = frozenset(
-    {
-        "__getitem__", "__iter__", "dynamic_index_in_dim", "dynamic_slice", "dynamic_slice_in_dim", "gather",
-        "index_in_dim", "iter", "slice", "slice_in_dim", "take", "take_along_axis",
-    }
+    {"dynamic_index_in_dim", "dynamic_slice", "dynamic_slice_in_dim", "gather", "index_in_dim", "rewriting_take",
+     "slice", "slice_in_dim", "take", "take_along_axis", "unstack"}
 )  # fmt: skip
 
 
@@ -83,7 +81,7 @@ for i in range(3):
         for evidence in gather(recording, sources, lambda t: (
             t.direction == "d2d" and not t.explicit and t.reason == "uncommitted"
         )):  # fmt: skip
-            is_lookup = any(t.api in _LOOKUPS or t.function.strip("_") in _LOOKUPS for t in evidence.rows)
+            is_lookup = any(_is_lookup(t) for t in evidence.rows)
             edit = keep_home(evidence, sources, at_home=is_lookup)
             yield self.finding(
                 evidence,
@@ -93,6 +91,11 @@ for i in range(3):
                 seconds=evidence.call_seconds,
                 edit=edit,
             )
+
+
+def _is_lookup(row: Transfer) -> bool:
+    """Whether the row is the array that something was looked up in."""
+    return row.api != "jit" and row.function.strip("_") in _LOOKUPS and row.argument == "[0]"
 
 
 def _cause(evidence: Evidence, sources: Sources) -> str:
@@ -128,7 +131,7 @@ def _fix(evidence: Evidence, edit: Edit | None, is_lookup: bool) -> str:
         said = f"{verb} {what} {to} once, where it is made{where}: {code(line, 100)}."
     if is_lookup:
         return (
-            f"{said} {action(evidence)} then runs on {row.source} and copies nothing; "
+            f"{said} With that, {action(evidence)} runs on {row.source} and copies nothing; "
             f"put what it returns on {row.target} where that is needed."
         )
     return said

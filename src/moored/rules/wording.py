@@ -11,7 +11,17 @@ from moored.model.site import Site
 from moored.rules.base import Evidence
 from moored.units import format_bytes
 
-__all__ = ["action", "at_line", "code", "device_code", "how_much", "is_one_device", "percent", "put_on", "subject"]
+__all__ = [
+    "action",
+    "at_line",
+    "code",
+    "device_code",
+    "how_much",
+    "is_one_device",
+    "percent",
+    "put_on",
+    "subject",
+]
 
 _LONGEST = 48
 _DEVICE = re.compile(r"([A-Za-z_][\w.-]*):(\d+)")
@@ -80,7 +90,9 @@ def device_code(place: str, header: Header, module: Module | None) -> str | None
 
 def put_on(what: str, device: str | None, module: Module | None) -> str:
     """``jax.device_put(what, device)`` as this file would spell it."""
-    spelled = next((n for n, full in module.imports.items() if full == "jax.device_put"), None) if module else None
+    spelled = (
+        next((n for n, full in module.imports.items() if full == "jax.device_put"), None) if module else None
+    )
     call = spelled or f"{module.spelling('jax') if module is not None else 'jax'}.device_put"
     return f"{call}({what}, {device})" if device else f"{call}({what})"
 
