@@ -65,7 +65,8 @@ def headline(finding: Finding, expression: str = "") -> str:
                 f"{act} read {what} {f.count:,} times from {f.source}, and waited each time ({total} in all)"
             )
         case "explicit-repeated":
-            return f"{act} put the same {_sized(what, each, article=False)} {f.count:,} times {route} ({total} in all)"
+            same = _sized(what, each, article=False)
+            return f"{act} put the same {same} {f.count:,} times {route} ({total} in all)"
         case _:
             return f"{act}: {f.name}"
 
@@ -75,7 +76,7 @@ def _code(text: str) -> str:
 
 
 def _sized(what: str, size: str, *, article: bool = True) -> str:
-    """ "the 6.52 GB `array`", or "an array of 6.52 GB" where the program has no word for it."""
+    """Say "the 6.52 GB `array`", or "an array of 6.52 GB" where the program has no word for it."""
     if not what.startswith("`"):
         return f"{what} of {size}"
     return f"the {size} {what}" if article else f"{size} {what}"

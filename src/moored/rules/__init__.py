@@ -1,1 +1,1 @@
-"""The traps, one file each: documentation, examples, and the code that finds them in a recording or in source."""
+"""The traps, one file each: documentation, examples, and the code that finds them in a recording."""

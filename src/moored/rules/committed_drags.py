@@ -91,7 +91,8 @@ def _puller(evidence: Evidence) -> str:
 def _cause(evidence: Evidence) -> str:
     row, act = evidence.first, action(evidence)
     there = row.target.split(" ")[0]  # the devices: how each operand is laid out over them is its own
-    sits = f"{subject(evidence)} sits on {row.source} uncommitted, and {_puller(evidence)} is committed to {there}"
+    sits = f"{subject(evidence)} sits on {row.source} uncommitted"
+    sits += f", and {_puller(evidence)} is committed to {there}"
     much = how_much(evidence)
     if evidence.count == 1:
         return f"{sits}: {act} ran there, and first copied {much} there."

@@ -132,4 +132,5 @@ def _once(evidence: Evidence) -> str:
 
 def _once_fix(evidence: Evidence) -> str:
     name = evidence.words if evidence.words.isidentifier() else "x"
-    return f"Nothing if it stays at one call; {code(put_on(name, None, evidence.module))} keeps it on the device."
+    put = code(put_on(name, None, evidence.module))
+    return f"Nothing if it stays at one call; {put} keeps it on the device."

@@ -127,7 +127,8 @@ def _cause(evidence: Evidence) -> str:
         else subject(evidence, plural=evidence.count > 1)
     )
     times = "once" if evidence.count == 1 else f"{evidence.count:,} times"
-    said = f"{reader} reads {what} from {row.source} into host memory {times}, and waits each time until it is computed"
+    said = f"{reader} reads {what} from {row.source} into host memory {times}"
+    said += ", and waits each time until it is computed"
     waited, share = evidence.read_seconds, _share(evidence)
     if waited is not None:
         said += f": {format_seconds(waited)} in all"

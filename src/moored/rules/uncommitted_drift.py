@@ -16,9 +16,11 @@ __all__ = ["UncommittedDrift", "copy_severity"]
 
 # What JAX runs to take a part of an array: it can run at the array's home, and only the part needs to travel.
 _LOOKUPS = frozenset(
-    {"dynamic_index_in_dim", "dynamic_slice", "dynamic_slice_in_dim", "gather", "index_in_dim", "rewriting_take",
-     "slice", "slice_in_dim", "take", "take_along_axis", "unstack"}
-)  # fmt: skip
+    """
+    dynamic_index_in_dim dynamic_slice dynamic_slice_in_dim gather index_in_dim rewriting_take slice slice_in_dim
+    take take_along_axis unstack
+    """.split()
+)
 
 
 def copy_severity(evidence: Evidence) -> Severity:
@@ -108,7 +110,8 @@ def _cause(evidence: Evidence, sources: Sources) -> str:
         device = module.default_device_at(origin.line) if module is not None else None
         under = f"jax.default_device({device})" if device else "jax.default_device"
         made = at_line(origin, evidence.site)
-        sits = f"{what} was made under {under} at {made}, so it sits on {row.source} without being committed to it"
+        sits = f"{what} was made under {under} at {made}, so it sits on {row.source}"
+        sits += " without being committed to it"
     much = how_much(evidence)
     if evidence.count == 1:
         return f"{sits}; {act} ran on the default device {row.target} and first copied {much} there."
@@ -125,7 +128,8 @@ def _fix(evidence: Evidence, edit: Edit | None, is_lookup: bool) -> str:
         said = f"{verb} it {to} once: write {code(edit.text.strip(), 100)} after line {edit.after}."
     else:
         name = evidence.words if evidence.words.isidentifier() else "x"
-        line = f"{name} = {put_on(name, device_code(place, header, evidence.module) or 'sharding', evidence.module)}"
+        device = device_code(place, header, evidence.module) or "sharding"
+        line = f"{name} = {put_on(name, device, evidence.module)}"
         origin = evidence.origin
         where = f" ({at_line(origin, evidence.site)})" if origin is not None else ""
         said = f"{verb} {what} {to} once, where it is made{where}: {code(line, 100)}."
