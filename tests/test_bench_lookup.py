@@ -588,10 +588,16 @@ def test_the_bar_appears_on_a_terminal_once_something_takes_a_while() -> None:
         assert screen.getvalue() == ""
         now[0] = 2_000_000_000
         bar.advance(5)
+        assert "looking up" in screen.getvalue()
+        assert "50%" in screen.getvalue()
         with bar.aside():
-            pass
-    assert "looking up" in screen.getvalue()
-    assert "50%" in screen.getvalue()
+            hidden = len(screen.getvalue())
+        assert len(screen.getvalue()) == hidden
+        bar.advance(2)  # more to show: it is back
+        assert "70%" in screen.getvalue()[hidden:]
+        drawn = len(screen.getvalue())
+        bar.advance(1)  # within a tenth of a second: not drawn again
+        assert len(screen.getvalue()) == drawn
 
 
 def test_the_bar_is_silent_where_there_is_no_terminal() -> None:

@@ -22,6 +22,7 @@ __all__ = ["Bar", "Clock", "Line", "Spread", "fit_line", "interleave", "spread",
 T = TypeVar("T")
 Clock = Callable[[], int]
 _PATIENCE_NS = 500_000_000  # a bar for less than this would only flicker
+_REDRAW_NS = 100_000_000
 
 
 def timed(call: Callable[[], T], clock: Clock = time.perf_counter_ns) -> tuple[T, float]:
@@ -103,6 +104,8 @@ def fit_line(xs: Sequence[float], ys: Sequence[float]) -> Line | None:
 class Bar:
     """A progress bar on stderr, for terminals only, that appears when something takes a while.
 
+    It is drawn by the calls below and by no thread of its own, which would disturb what is timed.
+
     Args:
         total: How much there is to do, in any unit.
         console: Where it is drawn; stderr by default.
@@ -119,7 +122,7 @@ class Bar:
     ) -> None:
         self._console = console or Console(stderr=True)
         self._clock = clock
-        self._started_ns = clock()
+        self._due_ns = clock() + _PATIENCE_NS
         self._shown = False
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -127,6 +130,7 @@ class Bar:
             TextColumn("{task.percentage:>3.0f}%"),
             TimeElapsedColumn(),
             console=self._console,
+            auto_refresh=False,
             transient=True,
             redirect_stdout=False,  # stdout may be a file; rich would send it to stderr
             redirect_stderr=False,
@@ -144,27 +148,31 @@ class Bar:
     def say(self, text: str) -> None:
         """What is being done now."""
         self._progress.update(self._task, description=text)
-        self._show_if_due()
+        self._draw()
 
     def advance(self, amount: float) -> None:
         """So much more is done."""
         self._progress.advance(self._task, amount)
-        self._show_if_due()
+        self._draw()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Out of the way while something is printed."""
+        """Out of the way while something is printed, and until there is more to show."""
         self._hide()
         yield
-        self._show_if_due()
 
-    def _show_if_due(self) -> None:
-        late = self._clock() - self._started_ns > _PATIENCE_NS
-        if late and not self._shown and self._console.is_terminal:
+    def _draw(self) -> None:
+        now = self._clock()
+        if now < self._due_ns or not self._console.is_terminal:
+            return
+        self._due_ns = now + _REDRAW_NS
+        if not self._shown:
             self._progress.start()
             self._shown = True
+        self._progress.refresh()
 
     def _hide(self) -> None:
         if self._shown:
             self._progress.stop()
             self._shown = False
+            self._due_ns = min(self._due_ns, self._clock())

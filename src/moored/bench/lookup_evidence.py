@@ -31,14 +31,15 @@ def count_bytes(plan: Plan, pair: Pair, parent: Parent, result: Lookup, bar: Bar
     import jax
 
     for name in plan.variants:
-        bar.say(f"{name}: tracing {plan.traced} lookups")
+        bar.say(f"tracing {name} lookups")
         source = Source(name, parent)
         items: list[Any] = []
 
         def look_up(source: Source = source, name: str = name, items: list[Any] = items) -> None:
             for index in range(plan.traced):
                 items.append(source.look_up(index % plan.shape[0]))
-                bar.advance(plan.nbytes if name == "drifting" else 0)
+                if name == "drifting":
+                    bar.advance(plan.nbytes)
 
         def put(items: list[Any] = items) -> None:
             for item in items:
