@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from moored.rules.registry import RULES
 
 from conftest import SRC
+from moored.rules.registry import RULES
 
 CASES = Path(__file__).parent / "cases"
 EXPECTED: dict[str, dict[str, Any]] = {
@@ -27,6 +28,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
 }
 NEEDS = {"accel": ["lammps-jax-pjrt-cpu"], "one-cpu": [], "two-cpu": []}
 LIMIT_S = 120
+
+# JAX 0.10.2's CPU client ends the process with this, now and then, where a step that nobody waited for still
+# runs at exit; seen on a busy machine with `from_dlpack_trains_on_host.py` alone, without moored.
+RUNTIME_ABORT = "terminate called without an active exception"
+TRIES = 8
 
 # The rule that finds a kind, where that rule is the kind's only one, or was the last of them to be built.
 RULE_OF_KIND = {
@@ -44,7 +50,6 @@ RULE_OF_KIND = {
 }
 # Expectations that need another rule of their kind.
 RULE_OF_LINE = {
-    ("metrics_list_mean", 11): "MRD202",
     ("pickle_comes_back_elsewhere", 10): "MRD402",
     ("tiny_committed_scalar_drags_compute", 17): "MRD103",
 }
@@ -71,14 +76,18 @@ def run(name: str, folder: Path) -> Run:
     environment = {**os.environ, "PYTHONPATH": os.fspath(SRC)}
 
     def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=CASES,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-        )
+        for _ in range(TRIES):
+            done = subprocess.run(
+                [sys.executable, *arguments],
+                cwd=CASES,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+            )
+            if done.returncode != -signal.SIGABRT or RUNTIME_ABORT not in done.stderr:
+                break
+        return done
 
     with ThreadPoolExecutor(2) as both:
         plain, traced = both.map(lambda arguments: python(*arguments), ([program], trace))
@@ -164,8 +173,8 @@ def test_what_is_there_is_found(name: str, expectation: dict[str, Any], reports:
 
 @pytest.mark.parametrize("name", ALL)
 def test_what_is_not_there_is_not_found(name: str, reports: Path) -> None:
-    assert (reports / f"{name}.json").exists() or run(name, reports).findings
     assert beside_the_point(run(name, reports).findings, EXPECTED[name]) == []
+    assert (reports / f"{name}.json").exists()
 
 
 def test_every_program_has_its_expectations() -> None:
