@@ -31,6 +31,8 @@ _MAX_FILE_BYTES = 4_000_000
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+# Names that nobody gives to anything else, for files that get them by ``from common import *``.
+_USUAL_NAMES = {"jax": "jax", "jnp": "jax.numpy", "lax": "jax.lax", "np": "numpy", "numpy": "numpy"}
 _Span = tuple[int, int, int, int]  # line, end line, column, end column
 
 
@@ -161,7 +163,8 @@ class Module:
         while isinstance(node, ast.Attribute):
             tail.append(node.attr)
             node = node.value
-        base = self.imports.get(node.id, "") if isinstance(node, ast.Name) else ""
+        name = node.id if isinstance(node, ast.Name) else ""
+        base = self.imports.get(name) or _USUAL_NAMES.get(name, "")
         return ".".join([base, *reversed(tail)]) if base else ""
 
     def spelling(self, package: str) -> str:

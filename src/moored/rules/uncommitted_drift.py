@@ -16,10 +16,19 @@ __all__ = ["UncommittedDrift", "copy_severity"]
 
 # What JAX runs to take a part of an array: it can run at the array's home, and only the part needs to travel.
 _LOOKUPS = frozenset(
-    """
-    dynamic_index_in_dim dynamic_slice dynamic_slice_in_dim gather index_in_dim rewriting_take slice slice_in_dim
-    take take_along_axis unstack
-    """.split()
+    {
+        "dynamic_index_in_dim",
+        "dynamic_slice",
+        "dynamic_slice_in_dim",
+        "gather",
+        "index_in_dim",
+        "rewriting_take",
+        "slice",
+        "slice_in_dim",
+        "take",
+        "take_along_axis",
+        "unstack",
+    }
 )
 
 
