@@ -43,9 +43,9 @@ def test_help_names_each_command_and_shows_examples(run_python: RunPython) -> No
     assert (done.returncode, done.stderr) == (0, "")
     listed = re.search(r"^Commands:\n((?:  .*\n)+)", done.stdout, re.MULTILINE)
     assert listed is not None
-    rows = [line.split(None, 1) for line in listed.group(1).splitlines()]
-    assert [row[0] for row in rows] == list(cli.COMMANDS) == ["bench", "trace", "report", "doctor"]
-    assert all(len(row) == 2 and row[1].strip() for row in rows)
+    rows = re.findall(r"^  (\w+)  +(\S.*(?:\n    .*)*)", listed.group(1), re.MULTILINE)
+    assert [name for name, _ in rows] == list(cli.COMMANDS) == ["bench", "trace", "report", "doctor"]
+    assert all(help.endswith(".") and "..." not in help for _, help in rows)
     assert "Examples:\n    moored bench lookup " in done.stdout
     for command in re.findall(r"^    moored (\w+)", done.stdout, re.MULTILINE):
         assert command in cli.COMMANDS
