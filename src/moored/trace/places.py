@@ -83,7 +83,7 @@ class Places:
             if spec is not None:
                 name += f" P{tuple(spec)}" if len(spec) else " replicated"
         memory = _memory(sharding)
-        return f"{name}/{memory}" if memory else name
+        return f"{name} {memory}" if memory else name
 
     def moved(self, array: Any, wanted: Any) -> int:
         """Bytes that must cross to lay ``array`` out as ``wanted``; 0 when it already is.

@@ -127,17 +127,20 @@ def load() -> Internals:
 
 
 def client_platform(device: Any) -> str:
-    """The name under which a device's client was registered.
+    """The name by which users know a device's platform: ``"cpu"``, ``"gpu"``, ``"accel"``.
 
-    ``Device.platform`` is not it: two clients can both call themselves "cpu" (a plug-in
-    built from the CPU client does), so the client objects are compared.
+    ``Device.platform`` is right for a GPU (whose client is registered as "cuda" or "rocm"), but
+    two clients can both call themselves "cpu" (a plug-in built from the CPU client does), so there
+    the client objects are compared.
     """
+    if device.platform != "cpu":
+        return str(device.platform)
     client = device.client
     bridge = load().xla_bridge
     for name, backend in list(getattr(bridge, "_backends", {}).items()):
         if backend is client:
             return str(name)
-    return str(device.platform)
+    return "cpu"
 
 
 def alias_platforms(names: Sequence[str], platform: str) -> None:
