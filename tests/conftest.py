@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-collect_ignore = ["cases"]  # programs to be run, not modules to be imported
+collect_ignore = ["cases", "programs"]  # programs to be run, not modules to be imported
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("lammps_jax_pjrt_cpu")
 
-PROGRAM = Path(__file__).parent / "random_program.py"
+PROGRAM = Path(__file__).parent / "programs" / "random_program.py"
 
 
 @pytest.mark.parametrize("seed", range(4))
