@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from moored.model.module import Module, Sources
 from moored.model.operands import split_path
 from moored.model.recording import Header, Recording
@@ -186,7 +187,7 @@ class Probe:
         self._seen()
         return self
 
-    def __iadd__(self, other: object) -> Probe:  # noqa: PYI034
+    def __iadd__(self, other: object) -> Probe:
         self._seen()
         return self
 
@@ -285,8 +286,16 @@ SOURCE = textwrap.dedent(
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [(5, None), (6, "cpu"), (8, 'jax.devices("cpu")[1]'), (9, 'jax.devices("cpu")[1]'), (12, None), (13, None), (14, "home")],
-)  # fmt: skip
+    [
+        (5, None),
+        (6, "cpu"),
+        (8, 'jax.devices("cpu")[1]'),
+        (9, 'jax.devices("cpu")[1]'),
+        (12, None),
+        (13, None),
+        (14, "home"),
+    ],
+)
 def test_the_default_device_around_a_line(line: int, expected: str | None) -> None:
     assert Module("a.py", SOURCE).default_device_at(line) == expected
 

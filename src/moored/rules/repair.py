@@ -133,6 +133,11 @@ def _is(node: ast.AST | None, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
+def _is_description(node: ast.AST) -> bool:
+    """Whether an expression only tells of an array, as ``x.shape`` does."""
+    return isinstance(node, ast.Attribute) and node.attr in ("dtype", "nbytes", "ndim", "shape", "size")
+
+
 def _writes_into(loop: _Loop, name: str) -> bool:
     for node in ast.walk(loop):
         if isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
@@ -164,6 +169,6 @@ def _may_change(module: Module, loop: _Loop, name: str, line: int) -> bool:
             if isinstance(node.func, ast.Attribute):
                 values.append(node.func.value)
             # A module (np.sum) is no object that a call could change.
-            if any(_is(v, name) for v in values) and name not in module.imports:
+            if any(_is(v, name) and not _is_description(v) for v in values) and name not in module.imports:
                 return True
     return False

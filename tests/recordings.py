@@ -1,0 +1,126 @@
+"""Hand-built recordings, with the source that their sites point into."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from moored.model.module import Sources
+from moored.model.recording import ArraySpec, Header, Recording, SeamState, Transfer
+from moored.model.site import Site
+
+SEAMS = [SeamState("calls", True), SeamState("puts", True), SeamState("reads", True)]
+
+
+def header(**fields: Any) -> Header:
+    """A header of a run with a CPU and an accelerator."""
+    usual: dict[str, Any] = {
+        "argv": ["train.py", "--epochs", "1"],
+        "exit": 0,
+        "seconds": 20.0,
+        "python": "3.12.1",
+        "jax": "0.11.2",
+        "devices": ["cpu:0", "accel:0"],
+        "default_device": "accel:0",
+        "seams": SEAMS,
+    }
+    return Header(**{**usual, **fields})
+
+
+class Run:
+    """A program's text, and the recording of a run of it."""
+
+    def __init__(self, folder: Path, source: str, path: str = "train.py", **fields: Any) -> None:
+        self.path = path
+        self.text = textwrap.dedent(source)
+        (folder / path).write_text(self.text, encoding="utf-8")
+        self.recording = Recording(header(cwd=str(folder), **fields))
+
+    @property
+    def sources(self) -> Sources:
+        """The program's text."""
+        return Sources(self.recording.header.cwd)
+
+    def site(self, expression: str, function: str = "<module>") -> int:
+        """Index of the site of the first occurrence of an expression; "" is the site without a frame."""
+        before, found, _ = self.text.partition(expression)
+        assert found or not expression, f"{expression!r} is not in the source"
+        line = before.count("\n") + 1
+        column = len(before.rpartition("\n")[2].encode())
+        end_line, end = line + expression.count("\n"), len(expression.rpartition("\n")[2].encode())
+        site = Site(self.path, line, end_line, column, end + (column if line == end_line else 0), function)
+        if site not in self.recording.sites:
+            self.recording.sites.append(site)
+        return self.recording.sites.index(site)
+
+    def moved(
+        self, expression: str, *, made_by: str | None = None, committed: bool | None = False, **fields: Any
+    ) -> Run:
+        """Add a row; ``shape`` and ``dtype`` tell the array, everything else is a field of Transfer."""
+        array = ArraySpec(fields.pop("shape", (1000, 1000)), fields.pop("dtype", "float32"), committed)
+        usual: dict[str, Any] = {"count": 1, "target": "accel:0", "explicit": False}
+        origin = None if made_by is None else self.site(made_by)
+        self.recording.transfers.append(
+            Transfer(**{**usual, **fields}, site=self.site(expression), origin=origin, array=array)
+        )
+        return self
+
+    def drifted(self, expression: str, **fields: Any) -> Run:
+        """An uncommitted array on the CPU that something on the accelerator used."""
+        usual: dict[str, Any] = {
+            "direction": "d2d", "seam": "call", "api": "__getitem__", "function": "dynamic_slice",
+            "argument": "[0]", "source": "cpu:0", "reason": "uncommitted",
+        }  # fmt: skip
+        return self.moved(expression, **{**usual, **fields})
+
+    def uploaded(self, expression: str, **fields: Any) -> Run:
+        """A host array as argument of a jitted function."""
+        usual: dict[str, Any] = {
+            "direction": "h2d", "seam": "call", "api": "jit", "function": "step", "argument": "[0]",
+            "source": "host", "reason": "host-value", "committed": None,
+        }  # fmt: skip
+        return self.moved(expression, **{**usual, **fields})
+
+    def read(self, expression: str, **fields: Any) -> Run:
+        """A device array that Python read."""
+        usual: dict[str, Any] = {
+            "direction": "d2h", "seam": "read", "api": "float", "source": "accel:0", "target": "host",
+            "reason": "read", "shape": (),
+        }  # fmt: skip
+        return self.moved(expression, **{**usual, **fields})
+
+    def put(self, expression: str, **fields: Any) -> Run:
+        """A put that the program asked for."""
+        usual: dict[str, Any] = {
+            "direction": "h2d", "seam": "put", "api": "device_put", "source": "host", "reason": "asked",
+            "explicit": True, "committed": None,
+        }  # fmt: skip
+        return self.moved(expression, **{**usual, **fields})
+
+
+ARTICLE = """\
+import jax
+import jax.numpy as jnp
+
+cpu0 = jax.devices("cpu")[0]
+with jax.default_device(cpu0):
+    array = load("train.safetensors")
+
+for i in range(10):
+    item = array[i]
+    total = float(item.sum())
+"""
+
+
+def article(folder: Path, **fields: Any) -> Run:
+    """The published program, in its full size."""
+    return Run(folder, ARTICLE, "commitment_issues.py", **fields).drifted(
+        "array[i]",
+        made_by='load("train.safetensors")',
+        shape=(530640, 6, 1024),
+        dtype="uint16",
+        count=10,
+        nbytes=65_205_043_200,
+        call_ns=4_500_000_000,
+    )
