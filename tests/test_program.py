@@ -247,9 +247,14 @@ def test_fail_on_turns_success_and_nothing_else_into_3(
     done = trace("--simulate=2", "--fail-on", fail_on, "prog.py", program=f"{DRIFT}print('end')\n{ending}")
     assert done.returncode == code, done.stderr
     assert done.stdout == ("end\n" if "_exit" not in ending else "")
-    assert (
-        f"moored: --fail-on {fail_on.replace('1 MB', '1000000')} tripped: exit code 3\n" in done.stderr
-    ) == (code == 3)
+    shown = {"79999999": "80 MB"}.get(fail_on, fail_on)
+    assert (f"moored: --fail-on {shown} tripped: exit code 3\n" in done.stderr) == (code == 3)
+
+
+def test_help_shows_how_to_call_it(trace: Trace) -> None:
+    done = trace("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "  moored trace train.py --epochs 1\n" in done.stdout
 
 
 def test_simulated_accelerator_is_there_when_the_program_imports_jax(trace: Trace) -> None:
