@@ -10,7 +10,7 @@ from typing import Any
 
 from moored.bench.devices import Pair
 from moored.bench.harness import Bar, Clock, fit_line, interleave
-from moored.bench.lookup_model import Lookup, Plan, Slope, SweepPoint
+from moored.bench.lookup_model import Lookup, Plan, Slope, SweepPoint, grows
 from moored.bench.lookup_timing import Parent, Source
 from moored.model.recording import Recording
 from moored.trace.collect import Collector
@@ -129,8 +129,8 @@ def sweep(plan: Plan, parent: Parent, result: Lookup, bar: Bar, clock: Clock = t
     for name in ("drifting", "committed"):
         line = fit_line(gigabytes, [getattr(point, name) for point in result.sweep])
         if line is not None:
-            grows = line.slope > 0
-            result.slopes[name] = Slope(line.slope, 1 / line.slope if grows else None)
+            growing = grows(result.sweep, name) and line.slope > 0
+            result.slopes[name] = Slope(line.slope, 1 / line.slope if growing else None)
 
 
 def _case(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import platform
 import statistics
+from collections.abc import Sequence
 
 import msgspec
 
 from moored.bench.parent import Shape, nbytes_of
 
-__all__ = ["Listener", "Lookup", "Plan", "Slope", "Step", "SweepPoint", "Variant"]
+__all__ = ["Listener", "Lookup", "Plan", "Slope", "Step", "SweepPoint", "Variant", "grows"]
 
 SCHEMA = "moored.bench.lookup/1"
 
@@ -82,6 +83,19 @@ class SweepPoint(msgspec.Struct, kw_only=True):
     committed: float
     drifting_samples: list[float] = []
     committed_samples: list[float] = []
+
+
+def grows(sweep: Sequence[SweepPoint], name: str) -> bool:
+    """Whether the time of a variant grows with the parent: 4 times or more where the parent is 16 times as large.
+
+    >>> points = [SweepPoint(parent_nbytes=n, drifting=n / 1e9, committed=1e-4) for n in (10**8, 16 * 10**8)]
+    >>> grows(points, "drifting"), grows(points, "committed")
+    (True, False)
+    """
+    small, large = sweep[0], sweep[-1]
+    size = large.parent_nbytes / small.parent_nbytes
+    growth: float = getattr(large, name) / getattr(small, name)
+    return size > 1 and growth >= size**0.5
 
 
 class Slope(msgspec.Struct, frozen=True):

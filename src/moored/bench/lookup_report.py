@@ -12,7 +12,7 @@ from rich.text import Text
 
 from moored.bench.harness import Bar, spread
 from moored.bench.lookup_evidence import sweep_rounds
-from moored.bench.lookup_model import Listener, Lookup, Plan, Step, Variant
+from moored.bench.lookup_model import Listener, Lookup, Plan, Step, Variant, grows
 from moored.units import format_bytes, format_count, format_seconds
 
 __all__ = ["TextReport", "verdict"]
@@ -215,14 +215,13 @@ def _growth(result: Lookup) -> list[str]:
     if len(result.sweep) < 2:
         return []
     small, large = result.sweep[0], result.sweep[-1]
-    size = large.parent_nbytes / small.parent_nbytes
     sentences = []
     for name in ("drifting", "committed"):
         before, after = getattr(small, name), getattr(large, name)
-        grows = after / before >= size**0.5
-        word = "grows with the parent" if grows else "stays flat" if after <= 2 * before else "changes"
+        growing = grows(result.sweep, name)
+        word = "grows with the parent" if growing else "stays flat" if after <= 2 * before else "changes"
         slope = result.slopes[name]
-        rate = f", that is {slope.gb_per_second:.3g} GB/s" if grows and slope.gb_per_second else ""
+        rate = f", that is {slope.gb_per_second:.3g} GB/s" if growing and slope.gb_per_second else ""
         sentences.append(
             f"{name.capitalize()}: the time {word}: {format_seconds(before)} at "
             f"{format_bytes(small.parent_nbytes)}, {format_seconds(after)} at "
