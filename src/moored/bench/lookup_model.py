@@ -86,7 +86,7 @@ class SweepPoint(msgspec.Struct, kw_only=True):
 
 
 def grows(sweep: Sequence[SweepPoint], name: str) -> bool:
-    """Whether the time of a variant grows with the parent: 4 times or more where the parent is 16 times as large.
+    """Whether the time of a variant grows with the parent: fourfold or more from 1/16 to all of it.
 
     >>> points = [SweepPoint(parent_nbytes=n, drifting=n / 1e9, committed=1e-4) for n in (10**8, 16 * 10**8)]
     >>> grows(points, "drifting"), grows(points, "committed")
