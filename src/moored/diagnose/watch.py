@@ -26,6 +26,7 @@ class Report:
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
         self._started = time.perf_counter()
+        self._before = collector.snapshot()
         self._recording: Recording | None = None
 
     @property
@@ -33,7 +34,7 @@ class Report:
         """Everything observed, as data."""
         if self._recording is not None:
             return self._recording
-        recording = self._collector.snapshot()
+        recording = self._collector.snapshot().since(self._before)
         recording.header.argv = list(sys.argv)
         recording.header.cwd = os.getcwd()
         recording.header.seconds = time.perf_counter() - self._started
@@ -63,25 +64,19 @@ class Report:
         return out.getvalue()
 
     def _close(self) -> None:
-        recording = self.recording
-        self._collector.close()
-        closed = self._collector.snapshot()
-        closed.header.argv, closed.header.cwd = recording.header.argv, recording.header.cwd
-        closed.header.seconds = recording.header.seconds
-        # The seams were live for the block, whatever they are now.
-        closed.header.seams = recording.header.seams
-        self._recording = closed
+        self._recording = self.recording
+        self._collector.release()
 
 
 @contextmanager
 def watch() -> Iterator[Report]:
-    """Trace the block inside ``with``, in all threads.
+    """Trace the block inside ``with``, in all threads. Blocks may nest, also under ``moored trace``.
 
     Yields:
         A ``Report``: ``report.findings``, ``report.recording``, ``print(report)``, ``report.save(path)``.
 
     Raises:
-        MachineError: JAX is missing, or something watches already.
+        MachineError: JAX is missing.
 
     >>> import jax, numpy as np
     >>> double = jax.jit(lambda x: x * 2)
@@ -92,9 +87,7 @@ def watch() -> Iterator[Report]:
     >>> [(t.direction, t.argument, t.count, t.nbytes) for t in report.recording.transfers]
     [('h2d', '[0]', 3, 12000)]
     """
-    collector = Collector()
-    collector.attach()
-    report = Report(collector)
+    report = Report(Collector.hold())
     try:
         yield report
     finally:

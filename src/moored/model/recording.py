@@ -177,6 +177,32 @@ class Recording(msgspec.Struct):
         """The user's line of a transfer."""
         return self.sites[transfer.site]
 
+    def since(self, earlier: Recording) -> Recording:
+        """What came after ``earlier``, a recording of the same run.
+
+        >>> row = dict(site=0, direction="h2d", explicit=False, seam="call", api="jit", source="host",
+        ...            target="cpu:0", reason="host-value", array=ArraySpec((3,), "float32"))
+        >>> before = Recording(sites=[Site("a.py", 3)], transfers=[Transfer(**row, count=2, nbytes=24)])
+        >>> after = Recording(sites=[Site("a.py", 3)], transfers=[Transfer(**row, count=5, nbytes=60)])
+        >>> [(t.count, t.nbytes) for t in after.since(before).transfers]
+        [(3, 36)]
+        """
+        known = {_identity(t): t for t in earlier.transfers}
+        later = []
+        for transfer in self.transfers:
+            then = known.get(_identity(transfer))
+            if then is None:
+                later.append(transfer)
+            elif transfer.count > then.count:
+                changes = {name: getattr(transfer, name) - getattr(then, name) for name in _COUNTERS}
+                later.append(msgspec.structs.replace(transfer, **changes, first_ns=then.last_ns))
+        header = msgspec.structs.replace(
+            self.header,
+            scalar_uploads=self.header.scalar_uploads - earlier.header.scalar_uploads,
+            scalar_nbytes=self.header.scalar_nbytes - earlier.header.scalar_nbytes,
+        )
+        return Recording(header, self.sites, later)
+
     def to_bytes(self) -> bytes:
         """The recording as the bytes of its file."""
         out = io.BytesIO()
@@ -240,13 +266,21 @@ class Recording(msgspec.Struct):
             raise RecordingError(f"{name}: schema {header.schema!r}, this moored reads {SCHEMA!r}")
         ordered = [transfers[i] for i in sorted(transfers)]
         if sorted(sites) != list(range(len(sites))) or any(
-            not 0 <= index < len(sites)
-            for t in ordered
-            for index in (t.site, t.origin)
-            if index is not None
+            not 0 <= index < len(sites) for t in ordered for index in (t.site, t.origin) if index is not None
         ):
             raise RecordingError(f"{name}: damaged: a transfer names a site that is not in the file")
         return cls(header, [sites[i] for i in range(len(sites))], ordered)
+
+
+_COUNTERS = ("count", "nbytes", "same_object", "call_ns", "wait_ns", "copy_ns")
+
+
+def _identity(transfer: Transfer) -> tuple[object, ...]:
+    """What makes a row a row: everything but its counters and times."""
+    fields = transfer.__struct_fields__
+    return tuple(
+        getattr(transfer, name) for name in fields if name not in _COUNTERS and not name.endswith("_ns")
+    )
 
 
 def _frames(data: memoryview) -> Iterable[memoryview]:

@@ -25,7 +25,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moored.model.recording import ArraySpec
-from moored.trace.places import Places, host_spec
+from moored.trace.hostvalues import host_spec
+from moored.trace.places import Places
 from moored.trace.seams import Internals
 
 if TYPE_CHECKING:

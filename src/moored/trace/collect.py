@@ -119,6 +119,7 @@ class Collector:
         self._dropped = self._sites_flushed = 0
         self._header = Header()
         self._lock = threading.Lock()
+        self._holders = 1
         self._flusher = Flusher(record, self._changes) if record is not None else None
 
     # -- attaching -------------------------------------------------------------------------
@@ -146,6 +147,28 @@ class Collector:
             _active = self
         if self._flusher is not None:
             self._flusher.start()
+
+    @classmethod
+    def hold(cls) -> Collector:
+        """The attached collector of this process, or a new one; ``release()`` it when done.
+
+        Watched blocks may nest, and overlap in threads: they share one collector, each looks at what
+        came while it held it, and the last one to let go detaches.
+        """
+        with _attach_lock:
+            if _active is not None:
+                _active._holders += 1
+                return _active
+            collector = cls()
+            collector.attach()
+            return collector
+
+    def release(self) -> None:
+        """Let go of a held collector."""
+        with _attach_lock:
+            self._holders -= 1
+            if self._holders <= 0:
+                self.detach()
 
     def detach(self) -> None:
         """Restore everything that attach() replaced, and let go of all of JAX's objects."""

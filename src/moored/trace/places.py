@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from moored.trace import seams
 
 __all__ = ["Places"]
@@ -119,13 +117,3 @@ class Places:
         """Bytes that a host value of this shape sends to the devices of ``wanted``."""
         indices = wanted.addressable_devices_indices_map(tuple(shape)).values()
         return sum(_size(_extent(i, shape)) for i in indices) * itemsize
-
-
-def host_spec(value: Any, x64: bool) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype that a host value has on a device (64-bit types narrow without x64)."""
-    dtype = np.dtype(value.dtype) if hasattr(value, "dtype") else np.asarray(value).dtype
-    if not x64 and dtype.itemsize >= 8 and dtype.kind in "iufc":
-        narrow = {"c": "complex64"}.get(dtype.kind, f"{dtype.kind}4")
-        if dtype.kind != "c" or dtype.itemsize > 8:
-            dtype = np.dtype(narrow)
-    return tuple(getattr(value, "shape", ())), dtype

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moored.model.recording import ArraySpec
-from moored.trace.places import Places, host_spec
+from moored.trace.hostvalues import host_spec
+from moored.trace.places import Places
 from moored.trace.seams import Internals
 
 if TYPE_CHECKING:
