@@ -112,7 +112,7 @@ def operation():
     if kind == 20:
         return jnp.where(d > 0, u, 0.0)
     if kind == 21:
-        return [row for row in u][0]
+        return list(u)[0]  # noqa: RUF015 - iterate over all of it
     if kind == 22:
         return jax.jit(lambda x: add(x, n))(d)
     return jax.random.normal(jax.random.key(i), (4,)).sum() + u.mean()
