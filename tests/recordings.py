@@ -124,3 +124,49 @@ def article(folder: Path, **fields: Any) -> Run:
         nbytes=65_205_043_200,
         call_ns=4_500_000_000,
     )
+
+
+TRAINING = """\
+import jax
+import numpy as np
+
+cpu = jax.devices("cpu")[0]
+with jax.default_device(cpu):
+    tokens = load_file(path)["tokens"]
+
+for i in range(100):
+    batch = jax.device_put(tokens[i * 4096 : (i + 1) * 4096].reshape(4, 1024), gpu)
+    table = jax.device_put(embeddings)
+    loss = step(params, opt, batch, table, dropout=rates)
+    history.append(float(loss))
+    if i % 10 == 0:
+        print(f"step {i}: {loss:.3f}")
+evaluate(raw)
+"""
+
+
+def training(folder: Path, **fields: Any) -> Run:
+    """A run with a finding of every kind."""
+    run = Run(folder, TRAINING, **fields)
+    run.drifted(
+        "tokens[i * 4096 : (i + 1) * 4096]", made_by="load_file(path)", shape=(8388608,), dtype="uint16",
+        count=100, nbytes=1_677_721_600, call_ns=1_850_000_000,
+    )  # fmt: skip
+    call = "step(params, opt, batch, table, dropout=rates)"
+    for key, shape, nbytes in (("b", (1000,), 4_000), ("w", (1000, 2048), 8_192_000)):
+        run.uploaded(
+            call, argument=f"[0]['{key}']", shape=shape, count=100, nbytes=100 * nbytes, same_object=99,
+            call_ns=200_000_000,
+        )  # fmt: skip
+    run.uploaded(call, argument="['dropout']", shape=(300,), count=100, nbytes=120_000, same_object=99)
+    run.moved(
+        call, direction="d2d", seam="call", api="jit", function="step", argument="[1].mu", beside="[2]",
+        count=1, nbytes=4_194_304, source="accel:1", reason="follows-committed", shape=(1024, 1024),
+    )  # fmt: skip
+    run.put(
+        "jax.device_put(embeddings)", count=100, nbytes=100 * 16_777_216, same_object=99, call_ns=9_000_000
+    )
+    run.read("float(loss)", count=100, nbytes=400, wait_ns=2_400_000_000, copy_ns=1_000_000)
+    run.read('f"step {i}: {loss:.3f}"', api="format", count=10, nbytes=40, wait_ns=40_000_000)
+    run.uploaded("evaluate(raw)", function="evaluate", nbytes=1_048_576, shape=(256, 1024))
+    return run

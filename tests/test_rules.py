@@ -291,7 +291,8 @@ def test_a_single_leaf_is_named_to_the_end(tmp_path: Path) -> None:
     found = only(run)
     assert (found.expression, found.replacement) == ("posterior['w']", None)
     assert found.fix == (
-        "Upload it once, before the calls, where `posterior['w']` is made or loaded: `x = jax.device_put(x)`."
+        "Upload it once, before the calls, where `posterior['w']` is made or loaded: "
+        "`jax.device_put(posterior['w'])`."
     )
 
 
@@ -636,8 +637,9 @@ def test_no_recording_makes_a_rule_fail(
     count, nbytes, same, ns = numbers
     row = Transfer(
         site=0, origin=0, direction=direction, explicit=reason == "asked", seam="call", api=api,
-        function=function, argument=argument, beside=beside, array=ArraySpec((), "float32", None), source="cpu:0", target=target,
-        reason=reason, count=count, nbytes=nbytes, same_object=same, call_ns=ns, wait_ns=ns,
+        function=function, argument=argument, beside=beside, array=ArraySpec((), "float32", None),
+        source="cpu:0", target=target, reason=reason, count=count, nbytes=nbytes, same_object=same, call_ns=ns,
+        wait_ns=ns,
     )  # fmt: skip
     sources = Sources()
     sources._modules["a.py"] = Module("a.py", _TEXT)

@@ -17,7 +17,7 @@ from moored.model.finding import Finding
 from moored.model.module import Sources
 from moored.model.recording import Recording
 from moored.report.unseen import unseen
-from moored.report.words import harmless, headline
+from moored.report.words import GLUE, glued, harmless, headline
 from moored.units import format_bytes, format_count, format_seconds
 
 __all__ = ["render"]
@@ -73,7 +73,7 @@ def render(
     )
     encoding = getattr(file, "encoding", None) or "utf-8"
     _Report(recording, findings, console, sources or Sources.of(recording), _carries(encoding)).write()
-    text = "\n".join(line.rstrip() for line in buffer.getvalue().split("\n"))
+    text = "\n".join(line.rstrip() for line in buffer.getvalue().replace(GLUE, " ").split("\n"))
     file.write(text.encode(encoding, "backslashreplace").decode(encoding, "replace"))
 
 
@@ -126,9 +126,9 @@ class _Report:
             self.line(f"... and {format_count(len(notes) - _MAX_NOTES, 'more note')}", "dim")
         if notes:
             self.line("")
-        self.console.print(self.hanging(Text(self.totals(), style="bold" if serious else ""), "  "))
+        self.console.print(self.hanging(Text(glued(self.totals()), style="bold" if serious else ""), "  "))
         for remark in unseen(self.recording, sorted(self.sources.changed)):
-            self.console.print(self.hanging(Text(harmless(remark)), "  "))
+            self.console.print(self.hanging(Text(glued(harmless(remark))), "  "))
 
     # -- one finding -----------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class _Report:
         ran = f" The run took {format_seconds(seconds)}." if seconds > 0 else ""
         if not counts:
             return f"moored: nothing drifted. Watched {', '.join(moved) or 'no transfers'}.{ran}"
-        return f"moored: {', '.join(counts)}. Moved {', '.join(moved)}.{ran}"
+        return f"moored: {', '.join(counts)}. Moved {', '.join(moved) or 'nothing'}.{ran}"
 
 
 def _beyond_replacement(f: Finding) -> str:
@@ -265,6 +265,7 @@ def _said_seconds(f: Finding) -> str:
 
 def _marked(text: str) -> Text:
     """Text with what is in backquotes set off."""
+    text = glued(text)
     marked = Text(text)
     for found in _BACKQUOTED.finditer(text):
         marked.stylize(Style(bold=True), *found.span())

@@ -8,10 +8,21 @@ import unicodedata
 from moored.model.finding import Finding
 from moored.units import format_bytes, format_count
 
-__all__ = ["harmless", "headline", "shortened"]
+__all__ = ["GLUE", "glued", "harmless", "headline", "shortened"]
 
 _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-_ITEM_BITS = re.compile(r"(\d+)")
+_MEASURE = re.compile(r"(?<=\d) (?=(?:[kMGTP]?B|[mun]?s|%|times)\b|%)")
+GLUE = "\ue000"
+"""Stands for a space at which no line may break; a program's own is escaped by ``harmless``."""
+
+
+def glued(text: str) -> str:
+    """Text whose numbers keep their units on the same line.
+
+    >>> glued("all 3 MB of it").replace(GLUE, "_")
+    'all 3_MB of it'
+    """
+    return _MEASURE.sub(GLUE, text)
 
 
 def harmless(text: str) -> str:
@@ -58,7 +69,7 @@ def headline(finding: Finding, expression: str = "") -> str:
             return f"{act} {verb} {total} in {format_count(f.count, *noun)} of {_sized(what, each)} {route}"
         case "implicit-d2h":
             what = what if f.expression else "device arrays" if not once else what
-            act = "Python" if f.expression == expression else act
+            act = "Python" if f.expression and f.expression == expression else act
             if once:
                 return f"{act} read {_sized(what, total)} from {f.source}, and waited for it"
             return (

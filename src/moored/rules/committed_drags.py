@@ -10,7 +10,7 @@ from moored.model.operands import split_path
 from moored.model.recording import Recording
 from moored.rules.base import Docs, Evidence, Rule, gather
 from moored.rules.uncommitted_drift import copy_severity
-from moored.rules.wording import action, code, device_code, how_much, is_one_device, put_on, subject
+from moored.rules.wording import action, code, device_code, how_much, is_one_device, put_once, subject
 
 __all__ = ["CommittedDrags"]
 
@@ -101,21 +101,16 @@ def _cause(evidence: Evidence) -> str:
 
 def _fix(evidence: Evidence) -> str:
     row, header, module = evidence.first, evidence.recording.header, evidence.module
-    moved = evidence.words if evidence.words.isidentifier() else "x"
-    name = f"{code(evidence.words)}" if evidence.words else "the array"
+    name = code(evidence.words) if evidence.words else "the array"
     if not is_one_device(row.target):
-        line = code(f"{moved} = {put_on(moved, 'sharding', module)}", 100)
+        line = code(put_once(evidence.words, "sharding", module), 100)
         return f"Lay {name} out as the call wants it once, before the first call, and keep it so: {line}."
-    there = put_on(moved, device_code(row.target, header, module), module)
-    onto_target = f"put {name} on {row.target} once: {code(f'{moved} = {there}', 100)}"
+    line = code(put_once(evidence.words, device_code(row.target, header, module), module), 100)
     if row.target == header.default_device or not is_one_device(row.source):
-        return f"{onto_target[0].upper()}{onto_target[1:]}."
-    puller = _puller(evidence)
-    words = evidence.words_for(row.beside)
+        return f"Put {name} on {row.target} once: {line}."
     home = device_code(row.source, header, module)
-    pulled = words if words.isidentifier() else "y"
-    example = code(f"{pulled} = {put_on(pulled, home, module)}", 100)
+    back = code(put_once(evidence.words_for(row.beside) or "y", home, module), 100)
     return (
-        f"If this is to run on {row.source}, put {puller} there: {example}. "
-        f"If it is to run on {row.target}, {onto_target}."
+        f"If this is to run on {row.source}, put {_puller(evidence)} there: {back}. "
+        f"If it is to run on {row.target}, put {name} on {row.target} once: {line}."
     )

@@ -10,7 +10,7 @@ from moored.model.recording import Recording
 from moored.rules.base import Docs, Evidence, Rule, gather
 from moored.rules.repair import is_refilled, put_before_loop
 from moored.rules.thresholds import LARGE_COPY, SMALL_REPEAT
-from moored.rules.wording import action, code, put_on, subject
+from moored.rules.wording import action, code, put_on, put_once, subject
 from moored.units import format_bytes, format_count
 
 __all__ = ["HostArrayPerCall"]
@@ -101,8 +101,7 @@ def _same(evidence: Evidence) -> str:
 
 
 def _hoist(evidence: Evidence, loop_line: int | None) -> str:
-    name = evidence.words if evidence.words.isidentifier() else "x"
-    line = code(f"{name} = {put_on(name, None, evidence.module)}", 100)
+    line = code(put_once(evidence.words, None, evidence.module), 100)
     if loop_line is not None:
         return f"Upload it once: write {line} before the loop at line {loop_line}."
     what = f"{code(evidence.words)} is" if evidence.words else "it is"
@@ -131,6 +130,5 @@ def _once(evidence: Evidence) -> str:
 
 
 def _once_fix(evidence: Evidence) -> str:
-    name = evidence.words if evidence.words.isidentifier() else "x"
-    put = code(put_on(name, None, evidence.module))
+    put = code(put_on(evidence.words or "x", None, evidence.module))
     return f"Nothing if it stays at one call; {put} keeps it on the device."

@@ -10,7 +10,7 @@ from moored.model.recording import Recording, Transfer
 from moored.rules.base import Docs, Edit, Evidence, Rule, gather
 from moored.rules.repair import keep_home
 from moored.rules.thresholds import LARGE_COPY, LARGE_TOTAL, NOTABLE_COPY
-from moored.rules.wording import action, at_line, code, device_code, how_much, put_on, subject
+from moored.rules.wording import action, at_line, code, device_code, how_much, put_once, subject
 
 __all__ = ["UncommittedDrift", "copy_severity"]
 
@@ -136,9 +136,8 @@ def _fix(evidence: Evidence, edit: Edit | None, is_lookup: bool) -> str:
     if edit is not None:
         said = f"{verb} it {to} once: write {code(edit.text.strip(), 100)} after line {edit.after}."
     else:
-        name = evidence.words if evidence.words.isidentifier() else "x"
         device = device_code(place, header, evidence.module) or "sharding"
-        line = f"{name} = {put_on(name, device, evidence.module)}"
+        line = put_once(evidence.words, device, evidence.module)
         origin = evidence.origin
         where = f" ({at_line(origin, evidence.site)})" if origin is not None else ""
         said = f"{verb} {what} {to} once, where it is made{where}: {code(line, 100)}."

@@ -20,6 +20,7 @@ __all__ = [
     "is_one_device",
     "percent",
     "put_on",
+    "put_once",
     "subject",
 ]
 
@@ -95,6 +96,17 @@ def put_on(what: str, device: str | None, module: Module | None) -> str:
     )
     call = spelled or f"{module.spelling('jax') if module is not None else 'jax'}.device_put"
     return f"{call}({what}, {device})" if device else f"{call}({what})"
+
+
+def put_once(words: str, device: str | None, module: Module | None) -> str:
+    """The statement that puts something once, as far as the user's words allow to write it.
+
+    >>> put_once("w", None, None), put_once("state['w']", None, None), put_once("", None, None)
+    ('w = jax.device_put(w)', "jax.device_put(state['w'])", 'x = jax.device_put(x)')
+    """
+    name = words or "x"
+    put = put_on(name, device, module)
+    return f"{name} = {put}" if name.isidentifier() else put
 
 
 def percent(share: float) -> str:
