@@ -638,8 +638,8 @@ def test_no_recording_makes_a_rule_fail(
     row = Transfer(
         site=0, origin=0, direction=direction, explicit=reason == "asked", seam="call", api=api,
         function=function, argument=argument, beside=beside, array=ArraySpec((), "float32", None),
-        source="cpu:0", target=target, reason=reason, count=count, nbytes=nbytes, same_object=same, call_ns=ns,
-        wait_ns=ns,
+        source="cpu:0", target=target, reason=reason, count=count, nbytes=nbytes, same_object=same,
+        call_ns=ns, wait_ns=ns,
     )  # fmt: skip
     sources = Sources()
     sources._modules["a.py"] = Module("a.py", _TEXT)

@@ -10,11 +10,10 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from moored.model.module import Module
-    from moored.model.site import Site
+from moored.model.site import Site
 
 __all__ = ["Operands", "event_expression", "split_path"]
 
@@ -83,10 +82,27 @@ def _is_candidate(node: ast.AST) -> bool:
     return not (isinstance(node, ast.Attribute) and node.attr in _HOST_ATTRIBUTES)
 
 
+class Text(Protocol):
+    """What ``Operands`` needs of a module."""
+
+    @property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """Node to the node that holds it."""
+
+    def node_at(self, site: Site) -> ast.AST | None:
+        """The innermost node of a site."""
+
+    def source_of(self, node: ast.AST) -> str:
+        """The text of a node."""
+
+    def dotted(self, node: ast.AST | None) -> str:
+        """The full name behind an imported one."""
+
+
 class Operands:
     """Resolves leaves for one module."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Text) -> None:
         self.module = module
         self._from_host = False
 
@@ -158,8 +174,8 @@ class Operands:
         return expression.value if isinstance(expression, ast.Attribute) and steps[:1] == ["[0]"] else None
 
     @staticmethod
-    def _only(nodes: object) -> ast.AST | None:
-        candidates = [n for n in nodes if _is_candidate(n)]  # type: ignore[attr-defined]
+    def _only(nodes: Iterable[ast.AST]) -> ast.AST | None:
+        candidates = [n for n in nodes if _is_candidate(n)]
         return candidates[0] if len(candidates) == 1 else None
 
     def _tested(self, test: ast.expr | None) -> ast.AST | None:
