@@ -11,7 +11,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-collect_ignore = ["cases", "programs"]  # programs to be run, not modules to be imported
+# Programs to be run, and helpers of tests: not modules to look for doctests in.
+_HELPERS = [path.name for path in Path(__file__).parent.glob("*.py") if not path.name.startswith("test_")]
+collect_ignore = ["cases", "programs", *_HELPERS]
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 
