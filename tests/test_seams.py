@@ -261,12 +261,12 @@ def test_self_test_can_fail(monkeypatch):
 
 
 def test_moored_failing_does_not_harm_the_call(monkeypatch):
-    from moored.trace.calls import _Calls
+    from moored.trace.plans import Planner
 
     def broken(*a, **k):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(_Calls, "learn", broken)
+    monkeypatch.setattr(Planner, "learnt", broken)
     result = []
     f = jax.jit(lambda x: x + 1)
     recording = traced(lambda: result.append(f(HOST)))
@@ -275,12 +275,12 @@ def test_moored_failing_does_not_harm_the_call(monkeypatch):
 
 
 def test_a_seam_that_keeps_failing_is_retired(monkeypatch):
-    from moored.trace.calls import _Calls
+    from moored.trace.plans import Planner
 
     def broken(*a, **k):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(_Calls, "learn", broken)
+    monkeypatch.setattr(Planner, "learnt", broken)
     recording = traced(repeat(40, lambda: jax.jit(lambda x: x + 1)(HOST)))
     (state,) = [s for s in recording.header.seams if s.name == "calls"]
     assert not state.live
