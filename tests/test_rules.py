@@ -469,6 +469,12 @@ def test_other_reads_in_words(tmp_path: Path) -> None:
     assert only(run).fix == (
         "Test it only every few steps, or move the loop to the device with jax.lax.while_loop."
     )
+    run = Run(tmp_path, "for i in r:\n    if err > tol: stop()\n").read(
+        "err > tol", api="bool", count=9, nbytes=9
+    )
+    assert only(run).fix == (
+        "Test it only every few steps, or keep the test on the device (jax.lax.cond, jax.numpy.where)."
+    )
     run = Run(tmp_path, LOGGING).read("np.mean(history)", count=30, nbytes=120)
     assert only(run).fix == "Read them together, jax.device_get(history): one wait in place of 30 reads."
     run = Run(tmp_path, LOGGING).read("float(loss)", count=30, nbytes=120, library="matplotlib")

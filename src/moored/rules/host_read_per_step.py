@@ -150,7 +150,9 @@ def _fix(evidence: Evidence) -> str:
     module, line = evidence.module, evidence.site.line
     loop = module.enclosing_loop(line) if module is not None else None
     if evidence.first.api == "bool":
-        return "Test it only every few steps, or move the loop to the device with jax.lax.while_loop."
+        if loop == line:
+            return "Test it only every few steps, or move the loop to the device with jax.lax.while_loop."
+        return "Test it only every few steps, or keep the test on the device (jax.lax.cond, jax.numpy.where)."
     if module is not None and loop is None and not module.in_function(line):
         reads = format_count(evidence.count, "read")
         return f"Read them together, jax.device_get({evidence.words or '...'}): one wait in place of {reads}."
