@@ -13,7 +13,6 @@ import pytest
 
 from moored.trace import seams
 from moored.trace.collect import Collector
-from moored.trace.selftest import self_test
 
 pytestmark = pytest.mark.skipif(len(jax.devices()) < 2, reason="needs two devices (see conftest.py)")
 
@@ -244,7 +243,7 @@ def test_a_seam_that_jax_lacks_is_dead_and_the_others_live(monkeypatch):
 
 
 def test_self_test_sends_one_event_through_each_seam():
-    assert [(s.name, s.live, s.reason) for s in self_test()] == [
+    assert [(s.name, s.live, s.reason) for s in Collector.self_test()] == [
         ("calls", True, ""),
         ("puts", True, ""),
         ("reads", True, ""),
@@ -255,7 +254,7 @@ def test_self_test_can_fail(monkeypatch):
     from moored.trace import reads
 
     monkeypatch.setattr(reads, "_saw", lambda *a: None)
-    states = {s.name: s for s in self_test()}
+    states = {s.name: s for s in Collector.self_test()}
     assert not states["reads"].live
     assert states["reads"].reason == "self-test: 1 known events were sent through it, 0 were seen"
 
@@ -316,8 +315,22 @@ def test_donated_arguments_and_exceptions_pass_through():
             f(x)
         with pytest.raises(ZeroDivisionError):
             jax.jit(lambda x: 1 / 0)(y)
-        assert collector.state.ran is None
+        assert collector.store.state.ran is None
         assert jax._src.core.trace_state_clean()
     finally:
         collector.detach()
     assert collector.snapshot().header.moored_errors == []
+
+
+def test_an_environment_inside_the_users_folder_is_not_theirs():
+    from moored.trace.frames import Frames
+
+    kinds = Frames(["/home/me/project"]).kinds
+    library, user = (
+        kinds["/home/me/project/.venv/lib/python3.12/site-packages/optax/a.py"],
+        kinds["/home/me/project/a.py"],
+    )
+    assert (library, user) == (1, 2)
+    inside = Frames(["/venv/lib/python3.12/site-packages/flax/examples"]).kinds
+    assert inside["/venv/lib/python3.12/site-packages/flax/examples/train.py"] == 2
+    assert inside["/venv/lib/python3.12/site-packages/flax/linen.py"] == 1

@@ -95,3 +95,25 @@ def test_a_traced_program_may_watch(run_python, tmp_path):
     run = run_python("-m", "moored", "trace", "--format", "json", "-o", "report.json", "program.py")
     assert (run.returncode, run.stdout) == (0, "1\n"), run.stderr
     assert json.loads((tmp_path / "report.json").read_text())["totals"]
+
+
+def test_on_a_jax_that_was_not_checked_each_seam_is_tested(monkeypatch):
+    monkeypatch.setattr(seams, "CheckedOn", frozenset())
+    with moored.watch() as report:
+        double(HOST)
+    header = report.recording.header
+    assert uploads(report) == 1
+    assert [(s.name, s.live) for s in header.seams] == [("calls", True), ("puts", True), ("reads", True)]
+    assert header.notes == [f"moored was not checked on JAX {jax.__version__}; each seam was tested"]
+
+
+def test_on_a_jax_that_was_not_checked_a_blind_seam_is_named(monkeypatch):
+    from moored.trace import reads
+
+    monkeypatch.setattr(seams, "CheckedOn", frozenset())
+    monkeypatch.setattr(reads, "_saw", lambda *a: None)
+    with moored.watch() as report:
+        double(HOST)
+    (state,) = [s for s in report.recording.header.seams if s.name == "reads"]
+    assert not state.live
+    assert "1 known events were sent through it, 0 were seen" in state.reason

@@ -22,7 +22,7 @@ from moored.diagnose.diagnosis import DeviceState, Diagnosis, PlatformState
 from moored.errors import MachineError
 from moored.placement.devices import Names, default_memory, device_named, first_line, platforms, require_jax
 from moored.trace import simulate
-from moored.trace.selftest import self_test
+from moored.trace.collect import Collector
 
 __all__ = ["examine"]
 
@@ -99,7 +99,7 @@ def _examine_jax(diagnosis: Diagnosis, probe_nbytes: int, clock: Callable[[], in
     ]
     default = _default_device(jax, found)
     diagnosis.default_device = names.device(default)
-    diagnosis.seams = self_test()
+    diagnosis.seams = Collector.self_test()
     if probe_nbytes:
         others = [device for devices in found.values() for device in devices if device != default]
         host = next((device for device in others if device in found.get("cpu", [])), None)

@@ -104,6 +104,7 @@ class TracedRun:
         if os.getpid() == self._pid:
             with self._fenced("listing the devices"):
                 self._living = self._collector.snapshot().header
+                self._collector.verify()
 
     @contextmanager
     def _fenced(self, doing: str) -> Iterator[None]:

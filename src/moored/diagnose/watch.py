@@ -43,7 +43,8 @@ class Report:
     @property
     def findings(self) -> list[Finding]:
         """The rules applied to the recording, worst first."""
-        return explain(self.recording, Sources())
+        recording = self.recording
+        return explain(recording, Sources.of(recording))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recording to a file that ``moored report`` reads.
@@ -56,14 +57,17 @@ class Report:
     def to_json(self) -> str:
         """The report in the schema ``moored.report/1``."""
         recording = self.recording
-        return json_report.render(recording, explain(recording, Sources()))
+        return json_report.render(recording, explain(recording, Sources.of(recording)))
 
     def __str__(self) -> str:
         recording, out = self.recording, io.StringIO()
-        text_report.render(recording, explain(recording, Sources()), file=out, width=80, color=False)
+        text_report.render(
+            recording, explain(recording, Sources.of(recording)), file=out, width=80, color=False
+        )
         return out.getvalue()
 
     def _close(self) -> None:
+        self._collector.verify()
         self._recording = self.recording
         self._collector.release()
 

@@ -25,8 +25,8 @@ from moored.trace.plans import Call, Entry, Move, Plan, Planner, Rows, unwrap
 from moored.trace.seams import Internals
 
 if TYPE_CHECKING:
-    from moored.trace.collect import Collector
     from moored.trace.frames import Caller
+    from moored.trace.store import Store
 
 __all__ = ["makers"]
 
@@ -35,9 +35,9 @@ _PUTS = frozenset({"device_put"})  # jitted functions of JAX that users call to 
 _now = time.perf_counter_ns
 
 
-def makers(collector: Collector, jax_: Internals) -> dict[str, Callable[[Any], Any]]:
+def makers(store: Store, jax_: Internals) -> dict[str, Callable[[Any], Any]]:
     """Replacements for the patches of the call seam."""
-    calls = _Calls(collector, jax_)
+    calls = _Calls(store, jax_)
     return {
         "call": calls.make_call,
         "execute": calls.make_execute,
@@ -47,15 +47,15 @@ def makers(collector: Collector, jax_: Internals) -> dict[str, Callable[[Any], A
 
 
 class _Calls:
-    def __init__(self, collector: Collector, jax_: Internals) -> None:
-        self.collector, self.jax = collector, jax_
-        self.planner = Planner(jax_, collector.places)
+    def __init__(self, store: Store, jax_: Internals) -> None:
+        self.store, self.jax = store, jax_
+        self.planner = Planner(jax_, store.places)
         self.runs = [0]  # Python-dispatched executions so far, in any thread: a cheap "nothing new"
 
     # -- JAX's Python dispatch: what ran, and with what -------------------------------------
 
     def make_execute(self, original: Any) -> Any:
-        state, runs = self.collector.state, self.runs
+        state, runs = self.store.state, self.runs
 
         def __call__(executable: Any, *args: Any) -> Any:
             try:
@@ -68,7 +68,7 @@ class _Calls:
         return __call__
 
     def make_place_inputs(self, original: Any) -> Any:
-        state = self.collector.state
+        state = self.store.state
 
         def __call__(handler: Any, input_buffers: Any) -> Any:
             outer, state.nested = state.nested, True  # the call accounts for these, not the put seam
@@ -80,7 +80,7 @@ class _Calls:
         return __call__
 
     def make_jaxpr_as_fun(self, original: Any) -> Any:
-        state = self.collector.state
+        state = self.store.state
 
         def _get_jaxpr_as_fun(*args: Any, **kwargs: Any) -> Any:
             function = state.jaxpr_fun = original(*args, **kwargs)
@@ -91,12 +91,12 @@ class _Calls:
     # -- the call ---------------------------------------------------------------------------
 
     def make_call(self, original: Any) -> Any:
-        state, functions, runs = self.collector.state, self.planner.functions, self.runs
+        state, functions, runs = self.store.state, self.planner.functions, self.runs
         array_type, default, flatten = self.jax.ArrayImpl, self.jax.default_device, self.jax.flatten
         failed, slow, learn, replay, add = (
-            self.collector.failed, self.slow, self.account, self.replay, self.add,
+            self.store.failed, self.slow, self.account, self.replay, self.add,
         )  # fmt: skip
-        scalars = self.collector.scalars
+        scalars = self.store.scalars
         key_of = _key_maker(array_type)
 
         def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -153,15 +153,15 @@ class _Calls:
         return __call__
 
     def add(self, jitted: Any) -> Any:
-        state = self.collector.state
+        state = self.store.state
         cached, state.jaxpr_fun = state.jaxpr_fun, None
         return self.planner.add(jitted, cached)
 
     def replay(self, original: Any, call: Call, entry: Entry) -> Any:
         """A call that is known to move something; every lookup is cached per place in the program."""
-        collector, rows, place = self.collector, None, None
+        store, rows, place = self.store, None, None
         try:
-            frame = collector.frames.user_frame(sys._getframe(2))
+            frame = store.frames.user_frame(sys._getframe(2))
             parts: list[Any] = [frame and id(frame.f_code), frame and frame.f_lasti]
             for move in entry.plan.moves if entry.plan else ():
                 leaf = call.leaves[move.leaf]
@@ -170,15 +170,15 @@ class _Calls:
             place = tuple(parts)
             rows = entry.rows.get(place)
         except Exception as error:
-            collector.failed("calls", error)
+            store.failed("calls", error)
         start = _now()
         try:
             out = original(call.jitted, *call.args, **call.kwargs)
         except BaseException:
-            collector.state.ran = None
+            store.state.ran = None
             raise
         end = _now()
-        if collector.state.ran is not None:
+        if store.state.ran is not None:
             return self.account(out, call, 0)
         try:
             if self.traced(out) or entry.plan is None:
@@ -188,12 +188,12 @@ class _Calls:
             self.count(rows, call.leaves, end - start, end)
             self.count_scalars(entry.plan)
         except Exception as error:
-            collector.failed("calls", error)
+            store.failed("calls", error)
         return out
 
     def slow(self, original: Any, call: Call, entry: Entry | None) -> Any:
         """A call of which nothing is known for certain yet, or one under ``default_device``."""
-        state = self.collector.state
+        state = self.store.state
         start = _now()
         try:
             out = original(call.jitted, *call.args, **call.kwargs)
@@ -206,12 +206,12 @@ class _Calls:
             try:
                 self.remember_origin(out)
             except Exception as error:
-                self.collector.failed("calls", error)
+                self.store.failed("calls", error)
         return out
 
     def account(self, out: Any, call: Call, elapsed: int) -> Any:
         """After a call: learn its plan if JAX's Python dispatch ran, else look it up; then count."""
-        state = self.collector.state
+        state = self.store.state
         ran, state.ran = state.ran, None
         try:
             entry = self.planner.entry(call)
@@ -232,7 +232,7 @@ class _Calls:
                 self.count(rows, call.leaves, elapsed, _now())
             self.count_scalars(plan)
         except Exception as error:
-            self.collector.failed("calls", error)
+            self.store.failed("calls", error)
         return out
 
     def predict(self, out: Any, call: Call, entry: Entry) -> Plan | None:
@@ -241,7 +241,7 @@ class _Calls:
         Only AOT executables and functions under grad and vmap can be warm after the dispatch caches
         were emptied; for all others "nothing ran" means that JAX had nothing to run.
         """
-        if not self.collector.late or getattr(call.jitted, "_jit_info", None) is not None:
+        if not self.store.late or getattr(call.jitted, "_jit_info", None) is not None:
             return None
         outputs = [x for x in self.jax.flatten(out)[0] if type(x) is self.jax.ArrayImpl]
         if not outputs:
@@ -260,7 +260,7 @@ class _Calls:
 
     def count(self, rows: Rows, leaves: Sequence[Any], elapsed: int, end: int) -> None:
         """Add one call to its rows; the time of the call goes to the first of them."""
-        at = end - self.collector.epoch_ns
+        at = end - self.store.epoch_ns
         for row, nbytes, leaf in rows:
             row.count += 1
             row.nbytes += nbytes
@@ -270,17 +270,17 @@ class _Calls:
             elapsed = 0
 
     def count_scalars(self, plan: Plan) -> None:
-        scalars = self.collector.scalars
+        scalars = self.store.scalars
         scalars[0] += plan.scalars[0]
         scalars[1] += plan.scalars[1]
 
     def rows_for(self, call: Call, plan: Plan, predicted: bool) -> Rows:
         """The rows that a call from here counts on, one for each moved leaf."""
-        collector, name = self.collector, call.function.name
-        caller = collector.frames.caller(sys._getframe(2))
+        store, name = self.store, call.function.name
+        caller = store.frames.caller(sys._getframe(2))
         own = caller.api == "" and not str(getattr(call.jitted, "__module__", "")).startswith("jax.")
         api = "jit" if own else caller.api or name
-        explicit = collector.is_explicit(caller) or (not caller.library and not caller.api and api in _PUTS)
+        explicit = store.is_explicit(caller) or (not caller.library and not caller.api and api in _PUTS)
         paths = self.leaf_paths(call)
         rows = []
         for move in plan.moves:
@@ -294,15 +294,15 @@ class _Calls:
                 "argument": paths[move.leaf] if move.leaf < len(paths) else "",
                 "beside": paths[move.beside] if move.beside is not None and move.beside < len(paths) else "",
                 "reason": "asked" if explicit else move.reason,
-                "target": collector.places.sharding(move.wanted),
+                "target": store.places.sharding(move.wanted),
                 "predicted": predicted,
             }
-            rows.append((collector.row(caller, fields, origin), nbytes, move.leaf))
+            rows.append((store.row(caller, fields, origin), nbytes, move.leaf))
         return rows
 
     def describe(self, value: Any, move: Move) -> tuple[dict[str, Any], int, Caller | None]:
         """Direction, array and source of a moved leaf; its bytes; the line that made it."""
-        places = self.collector.places
+        places = self.store.places
         if type(value) is self.jax.ArrayImpl:
             committed = bool(value._committed)
             fields = {
@@ -310,7 +310,7 @@ class _Calls:
                 "array": ArraySpec(tuple(value.shape), str(value.dtype), committed),
                 "source": places.sharding(value.sharding),
             }
-            origin = None if committed else self.collector.origin_of(value)
+            origin = None if committed else self.store.origin_of(value)
             return fields, places.moved(value, move.wanted), origin
         shape, dtype = host_spec(value, self.jax.jax.config.jax_enable_x64)
         spec = ArraySpec(shape, str(getattr(value, "dtype", dtype)), None)
@@ -336,9 +336,9 @@ class _Calls:
         made = [out] if type(out) is array_type else self.jax.flatten(out)[0]
         made = [x for x in made if type(x) is array_type and not x._committed and x.nbytes >= _ORIGIN_NBYTES]
         if made:
-            caller = self.collector.frames.caller(sys._getframe(2))
+            caller = self.store.frames.caller(sys._getframe(2))
             for array in made:
-                self.collector.made_under_default_device(array, caller)
+                self.store.made_under_default_device(array, caller)
 
 
 def _key_maker(array_type: Any) -> Callable[[Sequence[Any], Any], tuple[Any, ...]]:

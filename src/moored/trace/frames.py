@@ -75,11 +75,17 @@ class _Kinds(dict[str, int]):
             return _SKIP
         if path.startswith(self.skipped) or self._is_skipped_package(path):
             return _SKIP
-        if path.startswith(self.user_roots):
+        if any(self._owns(root, path) for root in self.user_roots):
             return _USER
         if path.startswith(self.packages) or any(folder in path for folder in _PACKAGE_FOLDERS):
             return _LIBRARY
         return _SKIP if path.startswith(self.stdlib) else _USER
+
+    @staticmethod
+    def _owns(root: str, path: str) -> bool:
+        """Whether a file is the user's own: below the folder, and not in an environment inside it."""
+        below = path[len(root) - 1 :] if path.startswith(root) else ""
+        return bool(below) and not any(folder in below for folder in _PACKAGE_FOLDERS)
 
     @staticmethod
     def _is_skipped_package(path: str) -> bool:

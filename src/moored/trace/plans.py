@@ -17,7 +17,7 @@ from moored.trace.places import Places
 from moored.trace.seams import Internals
 
 if TYPE_CHECKING:
-    from moored.trace.collect import Row
+    from moored.trace.store import Row
 
 __all__ = ["Call", "Entry", "Function", "Move", "Plan", "Planner", "Rows", "unwrap"]
 

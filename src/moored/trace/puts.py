@@ -18,8 +18,8 @@ from moored.trace.places import Places
 from moored.trace.seams import Internals
 
 if TYPE_CHECKING:
-    from moored.trace.collect import Collector
     from moored.trace.frames import Caller
+    from moored.trace.store import Store
 
 __all__ = ["makers"]
 
@@ -28,20 +28,20 @@ _ORIGIN_NBYTES = 1024
 _now = time.perf_counter_ns
 
 
-def makers(collector: Collector, jax_: Internals) -> dict[str, Callable[[Any], Any]]:
+def makers(store: Store, jax_: Internals) -> dict[str, Callable[[Any], Any]]:
     """Replacements for the patches of the put seam."""
-    puts = _Puts(collector, jax_)
+    puts = _Puts(store, jax_)
     return {"shard_args": puts.make_shard_args, "batched_device_put": puts.make_batched_device_put}
 
 
 class _Puts:
-    def __init__(self, collector: Collector, jax_: Internals) -> None:
-        self.collector, self.jax = collector, jax_
+    def __init__(self, store: Store, jax_: Internals) -> None:
+        self.store, self.jax = store, jax_
         #: JAX functions that place the inputs of a call: the call seam has counted them.
         self.of_calls = frozenset({"cc_shard_arg"})
 
     def make_shard_args(self, original: Any) -> Any:
-        state = self.collector.state
+        state = self.store.state
 
         def shard_args(
             shardings: Any, layouts: Any, semantics: Any, args: Any, *rest: Any, **named: Any
@@ -63,7 +63,7 @@ class _Puts:
         return shard_args
 
     def make_batched_device_put(self, original: Any) -> Any:
-        state = self.collector.state
+        state = self.store.state
 
         def batched_device_put(
             aval: Any, sharding: Any, xs: Any, devices: Any, *rest: Any, **named: Any
@@ -83,14 +83,14 @@ class _Puts:
 
     def saw(self, placed: Sequence[tuple[Any, Any]], elapsed: int, reason: str) -> None:
         """Whole values, each with the sharding that it goes to."""
-        collector = self.collector
+        store = self.store
         try:
             caller: Caller | None = None
             for value, sharding in placed:
                 inner = getattr(value, "_base_array", value)
                 is_array = type(inner) is self.jax.ArrayImpl
                 if is_array:
-                    nbytes = collector.places.moved(inner, sharding)
+                    nbytes = store.places.moved(inner, sharding)
                 else:
                     shape, dtype = host_spec(inner, self.jax.jax.config.jax_enable_x64)
                     nbytes = Places.uploaded(shape, dtype.itemsize, sharding)
@@ -98,18 +98,18 @@ class _Puts:
                 if nbytes == 0:
                     continue
                 if not is_array and nbytes <= _SCALAR_NBYTES:
-                    collector.scalars[0] += 1
-                    collector.scalars[1] += nbytes
+                    store.scalars[0] += 1
+                    store.scalars[1] += nbytes
                     continue
-                caller = caller or collector.frames.caller(sys._getframe(2))
+                caller = caller or store.frames.caller(sys._getframe(2))
                 self.count(caller, inner, sharding, nbytes, elapsed, reason, value)
                 elapsed = 0
         except Exception as error:
-            collector.failed("puts", error)
+            store.failed("puts", error)
 
     def saw_shards(self, aval: Any, sharding: Any, xs: Any, devices: Any, elapsed: int) -> None:
         """One array made of shards, each for its device."""
-        collector = self.collector
+        store = self.store
         try:
             nbytes = 0
             whole: Any = None
@@ -124,19 +124,19 @@ class _Puts:
             if len(xs) == 1:
                 self.note_origin(whole, sharding)
             if nbytes <= _SCALAR_NBYTES:
-                collector.scalars[0] += nbytes > 0
-                collector.scalars[1] += nbytes
+                store.scalars[0] += nbytes > 0
+                store.scalars[1] += nbytes
                 return
-            caller = collector.frames.caller(sys._getframe(2))
+            caller = store.frames.caller(sys._getframe(2))
             self.count(caller, whole, sharding, nbytes, elapsed, "", whole if len(xs) == 1 else None, aval)
         except Exception as error:
-            collector.failed("puts", error)
+            store.failed("puts", error)
 
     def count(self, caller: Caller, value: Any, sharding: Any, nbytes: int, elapsed: int, reason: str,
               obj: Any, aval: Any = None) -> None:  # fmt: skip
-        collector = self.collector
+        store = self.store
         is_array = type(value) is self.jax.ArrayImpl
-        explicit = collector.is_explicit(caller) and not reason
+        explicit = store.is_explicit(caller) and not reason
         shaped = aval if aval is not None else value
         fields = {
             "direction": "d2d" if is_array else "h2d",
@@ -149,15 +149,15 @@ class _Puts:
                 str(getattr(shaped, "dtype", type(shaped).__name__)),
                 bool(value._committed) if is_array else None,
             ),
-            "source": collector.places.sharding(value.sharding) if is_array else "host",
-            "target": collector.places.sharding(sharding),
+            "source": store.places.sharding(value.sharding) if is_array else "host",
+            "target": store.places.sharding(sharding),
             "reason": reason or ("asked" if explicit else "host-value" if not is_array else "asked"),
         }
-        row = collector.row(caller, fields)
+        row = store.row(caller, fields)
         row.count += 1
         row.nbytes += nbytes
         row.call_ns += elapsed
-        row.last_ns = _now() - collector.epoch_ns
+        row.last_ns = _now() - store.epoch_ns
         if obj is not None:
             row.seen(obj)
 
@@ -168,8 +168,8 @@ class _Puts:
             return
         shape, dtype = host_spec(value, self.jax.jax.config.jax_enable_x64)
         if dtype.itemsize * int(getattr(value, "size", 1)) >= _ORIGIN_NBYTES:
-            caller = self.collector.frames.caller(sys._getframe(3))
-            self.collector.makes_under_default_device((shape, dtype, sharding), caller)
+            caller = self.store.frames.caller(sys._getframe(3))
+            self.store.makes_under_default_device((shape, dtype, sharding), caller)
 
 
 class _OneDevice:

@@ -16,7 +16,7 @@ from moored.model.recording import ArraySpec
 from moored.trace.seams import Internals
 
 if TYPE_CHECKING:
-    from moored.trace.collect import Collector
+    from moored.trace.store import Store
 
 __all__ = ["makers"]
 
@@ -38,11 +38,11 @@ _WORDS = {
 }
 
 
-def makers(collector: Collector, jax_: Internals) -> dict[str, Callable[[Any], Any]]:
+def makers(store: Store, jax_: Internals) -> dict[str, Callable[[Any], Any]]:
     """The replacement for the patch of the read seam."""
 
     def make_value(original: Any) -> Any:
-        state, fget = collector.state, original.fget
+        state, fget = store.state, original.fget
 
         def _value(array: Any) -> Any:
             if state.nested or array._npy_value is not None:  # staging of a put, or read before
@@ -56,9 +56,9 @@ def makers(collector: Collector, jax_: Internals) -> dict[str, Callable[[Any], A
             value = fget(array)
             end = _now()
             try:
-                _saw(collector, array, ready - start, end - ready, end)
+                _saw(store, array, ready - start, end - ready, end)
             except Exception as error:
-                collector.failed("reads", error)
+                store.failed("reads", error)
             return value
 
         return property(_value, doc=original.__doc__)
@@ -66,10 +66,10 @@ def makers(collector: Collector, jax_: Internals) -> dict[str, Callable[[Any], A
     return {"value": make_value}
 
 
-def _saw(collector: Collector, array: Any, waited: int, copied: int, end: int) -> None:
-    caller = collector.frames.caller(sys._getframe(2))
+def _saw(store: Store, array: Any, waited: int, copied: int, end: int) -> None:
+    caller = store.frames.caller(sys._getframe(2))
     constant = any("ir_constant" in name for name in caller.inside)
-    explicit = collector.is_explicit(caller) and not constant
+    explicit = store.is_explicit(caller) and not constant
     fields = {
         "direction": "d2h",
         "explicit": explicit,
@@ -77,14 +77,14 @@ def _saw(collector: Collector, array: Any, waited: int, copied: int, end: int) -
         "api": _WORDS.get(caller.api, caller.api),
         "library": caller.library,
         "array": ArraySpec(tuple(array.shape), str(array.dtype), bool(array._committed)),
-        "source": collector.places.sharding(array.sharding),
+        "source": store.places.sharding(array.sharding),
         "target": "host",
         "reason": "constant" if constant else "asked" if explicit else "read",
     }
-    row = collector.row(caller, fields)
+    row = store.row(caller, fields)
     row.count += 1
     row.nbytes += int(array.nbytes)
     row.wait_ns += waited
     row.copy_ns += copied
-    row.last_ns = end - collector.epoch_ns
+    row.last_ns = end - store.epoch_ns
     row.seen(array)

@@ -17,7 +17,19 @@ from typing import Any
 
 from moored.errors import MachineError
 
-__all__ = ["CheckedOn", "Internals", "Seam", "alias_platforms", "client_platform", "load", "make_seams"]
+__all__ = [
+    "CheckedOn",
+    "Internals",
+    "Maker",
+    "Seam",
+    "alias_platforms",
+    "client_platform",
+    "load",
+    "make_seams",
+]
+
+#: Makes the replacement for what a patch replaces, given the original.
+Maker = Callable[[Any], Any]
 
 #: JAX series (major, minor) on which the seams were checked; on others every seam is tested first.
 CheckedOn = frozenset({(0, 10), (0, 11), (0, 12)})
@@ -90,6 +102,11 @@ class Internals:
     def backends_ready(self) -> bool:
         """Whether JAX has made its clients; asking for a device before would make them."""
         return bool(self.xla_bridge.backends_are_initialized())
+
+    def devices(self) -> list[Any]:
+        """All devices of the clients that JAX has made already."""
+        clients = list(getattr(self.xla_bridge, "_backends", {}).values())
+        return [device for client in clients for device in client.devices()]
 
     def forget_dispatch(self) -> None:
         """Empty the C++ dispatch caches, so that warm functions pass through Python once more.
@@ -239,7 +256,7 @@ class Seam:
         """Names of the patches; attach() wants a replacement for each."""
         return iter(self._factories)
 
-    def attach(self, makers: dict[str, Callable[[Any], Any]]) -> None:
+    def attach(self, makers: dict[str, Maker]) -> None:
         """Patch all of it, or nothing; a failure is kept in ``reason``."""
         try:
             patches = [(self._factories[name](), makers[name]) for name in self._factories]

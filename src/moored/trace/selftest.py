@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from moored.model.recording import Recording, SeamState
+from moored.trace.seams import Internals
 
-if TYPE_CHECKING:
-    from moored.trace.collect import Collector
-
-__all__ = ["self_test", "verdicts"]
+__all__ = ["send", "verdicts"]
 
 # Shapes that no program is likely to use, so that each event is recognised as ours.
 _CALL, _PUT, _READ = (19, 1), (23, 1), (29, 1)
 _EXPECTED = {"calls": 2, "puts": 1, "reads": 1}
 
 
-def self_test() -> list[SeamState]:
-    """Attach, send one known event through each seam, detach, and say what was seen.
-
-    Returns:
-        One state a seam: live when it saw exactly what was sent, else with the reason.
-
-    Raises:
-        MachineError: JAX is missing, or a collector is attached already.
-
-    >>> [(state.name, state.live) for state in self_test()]
-    [('calls', True), ('puts', True), ('reads', True)]
-    """
-    from moored.trace.collect import Collector
-
-    collector = Collector()
-    collector.attach()
-    try:
-        _send(collector)
-        recording = collector.snapshot()
-    finally:
-        collector.detach()
-    return verdicts(recording)
-
-
-def _send(collector: Collector) -> None:
-    assert collector.jax is not None
-    jax = collector.jax.jax
+def send(jax_: Internals) -> None:
+    """Send the known events."""
+    jax = jax_.jax
     add = jax.jit(lambda x: x + 1)
     host = np.ones(_CALL, np.float32)
     for _ in range(_EXPECTED["calls"]):  # once through Python, once on the C++ fast path

@@ -1,0 +1,225 @@
+"""Rows: what the seams see, added up, in bounded memory, from any thread.
+
+A row adds up all events that are alike: same place in the user's code, same array, same
+way. Counting one more event costs a few attribute stores; what takes longer (source spans,
+names) is done once per row.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any
+
+from moored.model.recording import OwnError, Transfer
+from moored.model.site import Site
+from moored.trace.frames import Caller, Frames, resolve
+from moored.trace.places import Places
+
+__all__ = ["Row", "Store"]
+
+_MAX_ROWS = 20_000
+_FAILURES_UNTIL_RETIRED = 25
+_EXPLICIT = frozenset(
+    {
+        "array",
+        "asarray",
+        "copy_to_host_async",
+        "device_get",
+        "device_put",
+        "device_put_replicated",
+        "device_put_sharded",
+        "from_dlpack",
+        "make_array_from_callback",
+        "make_array_from_process_local_data",
+        "make_array_from_single_device_arrays",
+    }
+)
+
+
+class Row:
+    """One aggregated transfer while the program runs; see ``model.recording.Transfer``."""
+
+    __slots__ = (
+        "call_ns", "caller", "copy_ns", "count", "fields", "first_ns", "flushed", "last",
+        "last_ns", "nbytes", "origin", "same_object", "wait_ns",
+    )  # fmt: skip
+
+    def __init__(self, caller: Caller, fields: dict[str, Any], origin: Caller | None, now: int) -> None:
+        self.caller, self.fields, self.origin = caller, fields, origin
+        self.count = self.nbytes = self.same_object = 0
+        self.call_ns = self.wait_ns = self.copy_ns = 0
+        self.first_ns = self.last_ns = now
+        self.flushed = 0
+        self.last: Any = None
+
+    def seen(self, obj: Any) -> None:
+        """Note whether ``obj`` is the very object that the last event of this row moved."""
+        last = self.last
+        if last is not None and last() is obj:
+            self.same_object += 1
+            return
+        try:
+            self.last = weakref.ref(obj)
+        except TypeError:
+            self.last = None
+
+
+class _ThreadState(threading.local):
+    """Per thread: what JAX's Python dispatch just ran, and whether events belong to an outer one."""
+
+    ran: Any = None  # (executable, args) of the last Python-dispatched execution
+    nested: bool = False  # inside a placement that is already accounted for
+    jaxpr_fun: Any = None  # identity of the function that jit_p.bind is about to call
+
+
+class Store:
+    """Everything that the seams have seen, and who caused it.
+
+    Args:
+        user_roots: Folders whose files count as user code even under site-packages.
+        retire: Called with a seam's name and the reason when moored's code keeps failing in it.
+    """
+
+    def __init__(self, user_roots: Sequence[str], retire: Callable[[str, str], None]) -> None:
+        self.frames = Frames(user_roots)
+        self.places = Places()
+        self.state = _ThreadState()
+        self.rows: dict[Any, Row] = {}
+        self.scalars = [0, 0]  # uploads, bytes
+        self.epoch_ns = time.perf_counter_ns()
+        self.late = False  # JAX had run before the seams were attached
+        self.dropped = 0
+        self._retire = retire
+        self._made_by: dict[int, tuple[weakref.ref[Any], Caller]] = {}
+        self._makers: dict[Any, Caller | None] = {}
+        self._errors: dict[tuple[str, str], int] = {}
+        self._sites: dict[tuple[int, int], int] = {}
+        self._site_list: list[Site] = []
+        self._site_index: dict[Site, int] = {}
+        self._codes: list[CodeType | None] = []  # keeps the ids in _sites valid
+        self._sites_flushed = 0
+        self._lock = threading.RLock()
+
+    # -- rows ------------------------------------------------------------------------------
+
+    def row(self, caller: Caller, fields: dict[str, Any], origin: Caller | None = None) -> Row:
+        """The row for events that are alike in caller and fields; made when there is none."""
+        # By site, not by instruction: CPython 3.11 may stop at an instruction or in its inline cache.
+        key = (self._site(caller), *fields.values())
+        row = self.rows.get(key)
+        if row is None:
+            with self._lock:
+                if len(self.rows) >= _MAX_ROWS:
+                    self.dropped += 1
+                    return Row(caller, fields, None, 0)  # counted, not kept
+                now = time.perf_counter_ns() - self.epoch_ns
+                row = self.rows.setdefault(key, Row(caller, fields, origin, now))
+        return row
+
+    def is_explicit(self, caller: Caller) -> bool:
+        """Whether the user's own frame asked for the transfer."""
+        return not caller.library and caller.api in _EXPLICIT
+
+    # -- where arrays were made ------------------------------------------------------------
+
+    def made_under_default_device(self, array: Any, caller: Caller) -> None:
+        """Remember which line made this array under ``default_device``."""
+        key, made_by = id(array), self._made_by
+        made_by[key] = (weakref.ref(array, lambda _: made_by.pop(key, None)), caller)
+        self.makes_under_default_device((array.shape, array.dtype, array.sharding), caller)
+
+    def makes_under_default_device(self, kind: Any, caller: Caller) -> None:
+        """Remember which line makes arrays of this (shape, dtype, sharding) under ``default_device``.
+
+        For arrays that JAX wraps once more after the seam saw them. Two lines that make arrays of
+        the same kind cancel each other: silence beats a guess.
+        """
+        if len(self._makers) < _MAX_ROWS:
+            known = self._makers.setdefault(kind, caller)
+            if known is None or self._site(known) != self._site(caller):
+                self._makers[kind] = None
+
+    def origin_of(self, array: Any) -> Caller | None:
+        """The line that made an uncommitted array under ``default_device``, where that is known."""
+        made = self._made_by.get(id(array))
+        if made is not None and made[0]() is array:
+            return made[1]
+        return self._makers.get((array.shape, array.dtype, array.sharding))
+
+    def forget_arrays(self) -> None:
+        """Let go of everything of JAX's, so that it can tear its clients down in its own order."""
+        self.places.clear()
+        self._made_by.clear()
+        self._makers.clear()
+        for row in list(self.rows.values()):
+            row.last = None
+
+    # -- moored's own failures -------------------------------------------------------------
+
+    def failed(self, seam: str, error: Exception) -> None:
+        """moored's own code failed: count it, and retire a seam that keeps failing."""
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        place = f"{os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}" if at else ""
+        key = (f"{seam} {place}".strip(), f"{type(error).__name__}: {error}"[:300])
+        self._errors[key] = self._errors.get(key, 0) + 1
+        if sum(self._errors.values()) >= _FAILURES_UNTIL_RETIRED:
+            self._retire(seam, f"retired after moored failed {_FAILURES_UNTIL_RETIRED} times: {key[1]}")
+
+    @property
+    def errors(self) -> list[OwnError]:
+        """What failed in moored's own code so far."""
+        return [OwnError(where, text, n) for (where, text), n in list(self._errors.items())]
+
+    # -- as data ---------------------------------------------------------------------------
+
+    def all(self) -> tuple[list[Site], list[Transfer]]:
+        """All sites and rows so far."""
+        with self._lock:
+            transfers = [self._transfer(row) for row in self.rows.values() if row.count]
+            return list(self._site_list), transfers
+
+    def changes(self) -> tuple[dict[int, Site], dict[int, Transfer]]:
+        """What is new since the last time this was asked, by index."""
+        with self._lock:
+            changed = {}
+            for index, row in enumerate(self.rows.values()):
+                if row.count != row.flushed:
+                    row.flushed = row.count
+                    changed[index] = self._transfer(row)
+            known, self._sites_flushed = self._sites_flushed, len(self._site_list)
+            return {i: self._site_list[i] for i in range(known, len(self._site_list))}, changed
+
+    def _site(self, caller: Caller) -> int:
+        key = (id(caller.code), caller.lasti)
+        index = self._sites.get(key)
+        if index is None:
+            site = resolve(caller.code, caller.lasti)
+            with self._lock:
+                index = self._site_index.setdefault(site, len(self._site_list))
+                if index == len(self._site_list):
+                    self._site_list.append(site)
+                self._sites[key] = index
+                self._codes.append(caller.code)
+        return index
+
+    def _transfer(self, row: Row) -> Transfer:
+        return Transfer(
+            site=self._site(row.caller),
+            origin=self._site(row.origin) if row.origin is not None else None,
+            count=row.count,
+            nbytes=row.nbytes,
+            same_object=row.same_object,
+            call_ns=row.call_ns,
+            wait_ns=row.wait_ns,
+            copy_ns=row.copy_ns,
+            first_ns=row.first_ns,
+            last_ns=row.last_ns,
+            **row.fields,
+        )
