@@ -20,8 +20,9 @@ bench:
 	$(SETUP) bench
 	@echo "[2/3] moored bench lookup $(ARGS)"
 	@$(BIN)/moored bench lookup $(ARGS)
-	@echo "[3/3] moored trace --simulate examples/commitment_issues.py"
-	@$(BIN)/moored trace --simulate examples/commitment_issues.py
+	@simulate=$$($(BIN)/python -m moored.bench.devices 2>/dev/null); \
+	echo "[3/3] moored trace $$simulate examples/commitment_issues.py"; \
+	$(BIN)/moored trace $$simulate examples/commitment_issues.py
 
 test:
 	@echo "[1/4] set-up"

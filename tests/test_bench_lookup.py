@@ -658,3 +658,10 @@ def test_the_overhead_benchmark_reports_every_round(run_python: RunPython) -> No
         assert case["ratio_of_medians"] == pytest.approx(
             statistics.median(traced) / statistics.median(untraced)
         )
+
+
+def test_the_makefile_traces_on_the_devices_of_the_benchmark(run_python):
+    pytest.importorskip("lammps_jax_pjrt_cpu")
+    assert run_python("-m", "moored.bench.devices").stdout == "--simulate\n"
+    two = {**os.environ, "PYTHONPATH": os.fspath(SRC), "JAX_PLATFORMS": "cpu"}
+    assert run_python("-m", "moored.bench.devices", env=two).stdout == "--simulate=2\n"
