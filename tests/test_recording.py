@@ -145,10 +145,11 @@ def intervals() -> tuple[bytes, list[int], list[Recording]]:
     ends, known = [], []
     places = [Site("train.py", 3), Site("train.py", 9)]
     started = Header(argv=["train.py"])
-    writer.write(started, [(0, places[0])], [(0, transfer(count=1, nbytes=5))])
+    writer.write(started, {0: places[0]}, {"transfers": {0: transfer(count=1, nbytes=5)}})
     ends.append(file.tell())
     known.append(Recording(started, places[:1], [transfer(count=1, nbytes=5)]))
-    writer.write(None, [(1, places[1])], [(0, transfer(count=2, nbytes=10)), (1, transfer(1, count=1))])
+    grown = {0: transfer(count=2, nbytes=10), 1: transfer(1, count=1)}
+    writer.write(None, {1: places[1]}, {"transfers": grown})
     ends.append(file.tell())
     known.append(Recording(started, places, [transfer(count=2, nbytes=10), transfer(1, count=1)]))
     ended = Header(argv=["train.py"], exit=0, seconds=2.5)
@@ -226,7 +227,7 @@ def test_another_version_s_rows_are_named() -> None:
 @pytest.mark.parametrize("row", [transfer(1), transfer(-1), transfer(0, origin=1)])
 def test_a_row_of_a_site_that_is_not_there_is_refused(row: Transfer) -> None:
     data = Recording(Header(), [Site("a.py", 3)], [row]).to_bytes()
-    assert refusal(data) == "x.moored: damaged: a transfer names a site that is not in the file"
+    assert refusal(data) == "x.moored: damaged: an event names a site that is not in the file"
 
 
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:

@@ -15,19 +15,26 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
 from moored.errors import RecordingError
+from moored.model.events import ArraySpec, Arrival, Compile, Conflict, Event, Execution, Operand, Transfer
 from moored.model.site import Site
 
 __all__ = [
     "SCHEMA",
     "ArraySpec",
+    "Arrival",
+    "Compile",
+    "Conflict",
+    "Event",
+    "Execution",
     "Header",
+    "Operand",
     "OwnError",
     "Recording",
     "RecordingWriter",
@@ -38,79 +45,7 @@ __all__ = [
 SCHEMA = "moored.recording/1"
 _MAGIC = b"moored recording 1\n"
 _FRAME = struct.Struct("<II")
-
-
-class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
-    """What one event needs to know of the array that moved.
-
-    ``committed`` is None for values that are not JAX arrays (numpy, Python scalars).
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    committed: bool | None = None
-
-
-class Transfer(msgspec.Struct, kw_only=True):
-    """All transfers of one kind from one site, added up.
-
-    Attributes:
-        site: Index into ``Recording.sites``: the innermost user frame.
-        direction: ``"h2d"`` (numpy or Python values to a device), ``"d2d"`` (from one JAX
-            device to another, the CPU device included) or ``"d2h"`` (a read into Python or numpy).
-        explicit: The user's own frame asked for it (``device_put``, ``device_get``, ``asarray``).
-        seam: Which seam saw it: ``"call"``, ``"put"``, ``"read"`` or ``"constant"``.
-        api: What the user's line called, as JAX names it: ``"device_put"``, ``"float"``,
-            ``"__getitem__"``; for a jitted function of the user's, ``"jit"``.
-        function: The function that JAX ran: ``"step"``, ``"dynamic_slice"``; empty for puts and reads.
-        argument: Which leaf of the call it was: ``"[0]['w']"`` (positional argument 0, key "w"),
-            ``"['x']"`` (keyword x); empty for puts and reads.
-        beside: For ``"follows-committed"``: the leaf, in the same notation, whose device it followed.
-        library: The installed package between the user's line and JAX, if any (``"optax"``).
-        array: Shape, dtype and committedness of the array.
-        source: Where it was: ``"cpu:0"``, ``"gpu:0"``, ``"host"``, ``"cpu:0,1 P('x',)"``.
-        target: Where it went, in the same words.
-        reason: Why JAX moved it: ``"uncommitted"`` (an uncommitted array off the default device),
-            ``"follows-committed"`` (an uncommitted array beside a committed operand elsewhere),
-            ``"resharded"`` (the call wanted another sharding), ``"host-value"`` (numpy or a Python
-            value), ``"asked"`` (a put), ``"read"``, ``"constant"``.
-        origin: Index into ``sites`` of the line that made the array under ``default_device``;
-            None where that is not known.
-        count: Number of transfers.
-        nbytes: Bytes moved, over all of them.
-        same_object: How many of them moved the very same object as the one before.
-        call_ns: Time inside the calls that carried them. Dispatch is asynchronous: a lower bound.
-        wait_ns: For reads: time the host waited for the value to be computed.
-        copy_ns: For reads: time of the copy itself.
-        predicted: The call was warm before moored could learn it; the count is exact, the target
-            was inferred from where the outputs live.
-        first_ns: When the first one happened, from the start of the recording.
-        last_ns: When the last one happened.
-    """
-
-    site: int
-    direction: str
-    explicit: bool
-    seam: str
-    api: str
-    function: str = ""
-    argument: str = ""
-    beside: str = ""
-    library: str = ""
-    array: ArraySpec
-    source: str
-    target: str
-    reason: str
-    origin: int | None = None
-    count: int = 0
-    nbytes: int = 0
-    same_object: int = 0
-    call_ns: int = 0
-    wait_ns: int = 0
-    copy_ns: int = 0
-    predicted: bool = False
-    first_ns: int = 0
-    last_ns: int = 0
+_NOTHING: Mapping[Any, Any] = {}
 
 
 class SeamState(msgspec.Struct, frozen=True):
@@ -159,6 +94,13 @@ class _Frame(msgspec.Struct, omit_defaults=True):
     header: Header | None = None
     sites: dict[int, Site] = {}
     transfers: dict[int, Transfer] = {}
+    executions: dict[int, Execution] = {}
+    compiles: dict[int, Compile] = {}
+    arrivals: dict[int, Arrival] = {}
+    conflicts: dict[int, Conflict] = {}
+
+
+_KINDS = ("transfers", "executions", "compiles", "arrivals", "conflicts")
 
 
 class Recording(msgspec.Struct):
@@ -172,10 +114,14 @@ class Recording(msgspec.Struct):
     header: Header = msgspec.field(default_factory=Header)
     sites: list[Site] = msgspec.field(default_factory=list)
     transfers: list[Transfer] = msgspec.field(default_factory=list)
+    executions: list[Execution] = msgspec.field(default_factory=list)
+    compiles: list[Compile] = msgspec.field(default_factory=list)
+    arrivals: list[Arrival] = msgspec.field(default_factory=list)
+    conflicts: list[Conflict] = msgspec.field(default_factory=list)
 
-    def site_of(self, transfer: Transfer) -> Site:
-        """The user's line of a transfer."""
-        return self.sites[transfer.site]
+    def site_of(self, event: Event) -> Site:
+        """The user's line of an event."""
+        return self.sites[event.site]
 
     def since(self, earlier: Recording) -> Recording:
         """What came after ``earlier``, a recording of the same run.
@@ -187,27 +133,20 @@ class Recording(msgspec.Struct):
         >>> [(t.count, t.nbytes) for t in after.since(before).transfers]
         [(3, 36)]
         """
-        known = {_identity(t): t for t in earlier.transfers}
-        later = []
-        for transfer in self.transfers:
-            then = known.get(_identity(transfer))
-            if then is None:
-                later.append(transfer)
-            elif transfer.count > then.count:
-                changes = {name: getattr(transfer, name) - getattr(then, name) for name in _COUNTERS}
-                later.append(msgspec.structs.replace(transfer, **changes, first_ns=then.last_ns))
         header = msgspec.structs.replace(
             self.header,
             scalar_uploads=self.header.scalar_uploads - earlier.header.scalar_uploads,
             scalar_nbytes=self.header.scalar_nbytes - earlier.header.scalar_nbytes,
         )
-        return Recording(header, self.sites, later)
+        later = {kind: _later(getattr(self, kind), getattr(earlier, kind)) for kind in _KINDS}
+        return Recording(header, self.sites, **later)
 
     def to_bytes(self) -> bytes:
         """The recording as the bytes of its file."""
         out = io.BytesIO()
         writer = RecordingWriter(out)
-        writer.write(self.header, enumerate(self.sites), enumerate(self.transfers))
+        events = {kind: dict(enumerate(getattr(self, kind))) for kind in _KINDS}
+        writer.write(self.header, dict(enumerate(self.sites)), events)
         return out.getvalue()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -249,8 +188,8 @@ class Recording(msgspec.Struct):
                 f"{name}: not a moored recording ({len(data):,} bytes, starting {data[:16]!r}); "
                 "moored trace --record FILE writes one"
             )
-        header, sites, transfers = Header(), dict[int, Site](), dict[int, Transfer]()
-        seen = False
+        header, sites, seen = Header(), dict[int, Site](), False
+        events: dict[str, dict[int, Any]] = {kind: {} for kind in _KINDS}
         for payload in _frames(memoryview(data)[len(_MAGIC) :]):
             try:
                 frame = _decoder.decode(payload)
@@ -258,29 +197,56 @@ class Recording(msgspec.Struct):
                 raise RecordingError(f"{name}: written by another version of moored: {error}") from None
             header = frame.header or header
             sites.update(frame.sites)
-            transfers.update(frame.transfers)
+            for kind in _KINDS:
+                events[kind].update(getattr(frame, kind))
             seen = True
         if not seen:
             raise RecordingError(f"{name}: the recording holds no whole frame ({len(data):,} bytes)")
         if header.schema != SCHEMA:
             raise RecordingError(f"{name}: schema {header.schema!r}, this moored reads {SCHEMA!r}")
-        ordered = [transfers[i] for i in sorted(transfers)]
-        if sorted(sites) != list(range(len(sites))) or any(
-            not 0 <= index < len(sites) for t in ordered for index in (t.site, t.origin) if index is not None
-        ):
-            raise RecordingError(f"{name}: damaged: a transfer names a site that is not in the file")
-        return cls(header, [sites[i] for i in range(len(sites))], ordered)
+        ordered = {kind: [rows[i] for i in sorted(rows)] for kind, rows in events.items()}
+        named = {index for rows in ordered.values() for row in rows for index in _sites_of(row)}
+        if sorted(sites) != list(range(len(sites))) or any(not 0 <= i < len(sites) for i in named):
+            raise RecordingError(f"{name}: damaged: an event names a site that is not in the file")
+        return cls(header, [sites[i] for i in range(len(sites))], **ordered)
 
 
-_COUNTERS = ("count", "nbytes", "same_object", "call_ns", "wait_ns", "copy_ns")
+_COUNTERS = frozenset(
+    {"call_ns", "compile_ns", "copy_ns", "count", "dragged", "nbytes", "same_object", "wait_ns"}
+)
+_TIMES = ("first_ns", "last_ns")
 
 
-def _identity(transfer: Transfer) -> tuple[object, ...]:
+def _identity(event: Event) -> tuple[object, ...]:
     """What makes a row a row: everything but its counters and times."""
-    fields = transfer.__struct_fields__
-    return tuple(
-        getattr(transfer, name) for name in fields if name not in _COUNTERS and not name.endswith("_ns")
-    )
+    fields = event.__struct_fields__
+    return tuple(getattr(event, name) for name in fields if name not in _COUNTERS and name not in _TIMES)
+
+
+def _later(now: list[Any], before: list[Any]) -> list[Any]:
+    """The rows of now that have grown since before, less what they were then."""
+    known = {_identity(event): event for event in before}
+    later = []
+    for event in now:
+        then = known.get(_identity(event))
+        if then is None:
+            later.append(event)
+        elif event.count > then.count:
+            grown = _COUNTERS.intersection(event.__struct_fields__)
+            changes = {name: getattr(event, name) - getattr(then, name) for name in grown}
+            later.append(msgspec.structs.replace(event, **changes, first_ns=then.last_ns))
+    return later
+
+
+def _sites_of(event: Event) -> Iterable[int]:
+    """The indices of sites that an event names."""
+    for name in ("site", "origin", "named_at", "earlier"):
+        index = getattr(event, name, None)
+        if index is not None:
+            yield index
+    for operand in getattr(event, "operands", ()):
+        if operand.origin is not None:
+            yield operand.origin
 
 
 def _frames(data: memoryview) -> Iterable[memoryview]:
@@ -305,11 +271,11 @@ class RecordingWriter:
     def write(
         self,
         header: Header | None,
-        sites: Iterable[tuple[int, Site]] = (),
-        transfers: Iterable[tuple[int, Transfer]] = (),
+        sites: Mapping[int, Site] = _NOTHING,
+        events: Mapping[str, Mapping[int, Event]] = _NOTHING,
     ) -> None:
-        """Append one frame: a new header, and the sites and rows that changed, by index."""
-        payload = _encoder.encode(_Frame(header, dict(sites), dict(transfers)))
+        """Append one frame: a new header, and the sites and rows that changed, by kind and index."""
+        payload = _encoder.encode(_Frame(header, dict(sites), **{k: dict(v) for k, v in events.items()}))  # type: ignore[arg-type]
         self._file.write(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
 
 

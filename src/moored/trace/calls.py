@@ -25,7 +25,6 @@ from moored.trace.plans import Call, Entry, Move, Plan, Planner, Rows, unwrap
 from moored.trace.seams import Internals
 
 if TYPE_CHECKING:
-    from moored.trace.frames import Caller
     from moored.trace.store import Store
 
 __all__ = ["makers"]
@@ -284,7 +283,7 @@ class _Calls:
         paths = self.leaf_paths(call)
         rows = []
         for move in plan.moves:
-            fields, nbytes, origin = self.describe(unwrap(call.leaves[move.leaf]), move)
+            fields, nbytes = self.describe(unwrap(call.leaves[move.leaf]), move)
             fields |= {
                 "explicit": explicit,
                 "seam": "call",
@@ -297,25 +296,26 @@ class _Calls:
                 "target": store.places.sharding(move.wanted),
                 "predicted": predicted,
             }
-            rows.append((store.row(caller, fields, origin), nbytes, move.leaf))
+            rows.append((store.row(caller, fields), nbytes, move.leaf))
         return rows
 
-    def describe(self, value: Any, move: Move) -> tuple[dict[str, Any], int, Caller | None]:
-        """Direction, array and source of a moved leaf; its bytes; the line that made it."""
+    def describe(self, value: Any, move: Move) -> tuple[dict[str, Any], int]:
+        """Direction, array, source and origin of a moved leaf; its bytes."""
         places = self.store.places
         if type(value) is self.jax.ArrayImpl:
             committed = bool(value._committed)
+            origin = None if committed else self.store.origin_of(value)
             fields = {
                 "direction": "d2d",
                 "array": ArraySpec(tuple(value.shape), str(value.dtype), committed),
                 "source": places.sharding(value.sharding),
+                "origin": self.store.site(origin) if origin is not None else None,
             }
-            origin = None if committed else self.store.origin_of(value)
-            return fields, places.moved(value, move.wanted), origin
+            return fields, places.moved(value, move.wanted)
         shape, dtype = host_spec(value, self.jax.jax.config.jax_enable_x64)
         spec = ArraySpec(shape, str(getattr(value, "dtype", dtype)), None)
         nbytes = Places.uploaded(shape, dtype.itemsize, move.wanted)
-        return {"direction": "h2d", "array": spec, "source": "host"}, nbytes, None
+        return {"direction": "h2d", "array": spec, "source": "host", "origin": None}, nbytes
 
     def leaf_paths(self, call: Call) -> list[str]:
         """The path of each dynamic leaf, by the position that the argument has in the user's call."""

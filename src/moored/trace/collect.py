@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from moored.errors import MachineError
-from moored.model.recording import Header, Recording, SeamState, Transfer
+from moored.model.recording import Event, Header, Recording, SeamState
 from moored.model.site import Site
 from moored.trace import seams
 from moored.trace.flush import Flusher
@@ -150,12 +150,13 @@ class Collector:
 
     def snapshot(self) -> Recording:
         """Everything seen so far; argv, exit and seconds of the header are the caller's to fill."""
-        sites, transfers = self.store.all()
-        return Recording(self._describe_run() if _active is self else self._header, sites, transfers)
+        sites, events = self.store.all()
+        header = self._describe_run() if _active is self else self._header
+        return Recording(header, sites, **events)  # type: ignore[arg-type]
 
-    def _changes(self) -> tuple[Header, dict[int, Site], dict[int, Transfer]]:
-        sites, transfers = self.store.changes()
-        return (self._describe_run() if _active is self else self._header), sites, transfers
+    def _changes(self) -> tuple[Header, dict[int, Site], dict[str, dict[int, Event]]]:
+        sites, events = self.store.changes()
+        return (self._describe_run() if _active is self else self._header), sites, events
 
     def _retire(self, name: str, reason: str) -> None:
         for seam in self.seams:

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable
 from typing import BinaryIO
 
-from moored.model.recording import Header, RecordingWriter, Transfer
+from moored.model.recording import Event, Header, RecordingWriter
 from moored.model.site import Site
 
 __all__ = ["Flusher"]
 
 _INTERVAL_S = 1.0
-Changes = Callable[[], tuple[Header, dict[int, Site], dict[int, Transfer]]]
+Changes = Callable[[], tuple[Header, dict[int, Site], dict[str, dict[int, Event]]]]
 
 
 class Flusher:
@@ -53,9 +53,9 @@ class Flusher:
         with self._lock:
             if self._file.closed:
                 return
-            header, sites, transfers = self._changes()
-            if sites or transfers:
-                self._writer.write(header, sites.items(), transfers.items())
+            header, sites, events = self._changes()
+            if sites or events:
+                self._writer.write(header, sites, events)
 
     def close(self) -> None:
         """Stop the thread and append what is left."""

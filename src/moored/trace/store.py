@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
-from moored.model.recording import OwnError, Transfer
+from moored.model.recording import Arrival, Compile, Conflict, Event, Execution, OwnError, Transfer
 from moored.model.site import Site
 from moored.trace.frames import Caller, Frames, resolve
 from moored.trace.places import Places
@@ -42,17 +42,17 @@ _EXPLICIT = frozenset(
 
 
 class Row:
-    """One aggregated transfer while the program runs; see ``model.recording.Transfer``."""
+    """One aggregated event while the program runs; ``model.events`` says what its numbers mean."""
 
     __slots__ = (
-        "call_ns", "caller", "copy_ns", "count", "fields", "first_ns", "flushed", "last",
-        "last_ns", "nbytes", "origin", "same_object", "wait_ns",
+        "call_ns", "caller", "compile_ns", "copy_ns", "count", "dragged", "fields", "first_ns", "flushed",
+        "last", "last_ns", "nbytes", "same_object", "wait_ns",
     )  # fmt: skip
 
-    def __init__(self, caller: Caller, fields: dict[str, Any], origin: Caller | None, now: int) -> None:
-        self.caller, self.fields, self.origin = caller, fields, origin
-        self.count = self.nbytes = self.same_object = 0
-        self.call_ns = self.wait_ns = self.copy_ns = 0
+    def __init__(self, caller: Caller, fields: dict[str, Any], now: int) -> None:
+        self.caller, self.fields = caller, fields
+        self.count = self.nbytes = self.same_object = self.dragged = 0
+        self.call_ns = self.wait_ns = self.copy_ns = self.compile_ns = 0
         self.first_ns = self.last_ns = now
         self.flushed = 0
         self.last: Any = None
@@ -89,7 +89,7 @@ class Store:
         self.frames = Frames(user_roots)
         self.places = Places()
         self.state = _ThreadState()
-        self.rows: dict[Any, Row] = {}
+        self.rows: dict[str, dict[Any, Row]] = {kind: {} for kind in _KINDS}
         self.scalars = [0, 0]  # uploads, bytes
         self.epoch_ns = time.perf_counter_ns()
         self.late = False  # JAX had run before the seams were attached
@@ -107,19 +107,31 @@ class Store:
 
     # -- rows ------------------------------------------------------------------------------
 
-    def row(self, caller: Caller, fields: dict[str, Any], origin: Caller | None = None) -> Row:
+    def row(self, caller: Caller, fields: dict[str, Any], kind: str = "transfers") -> Row:
         """The row for events that are alike in caller and fields; made when there is none."""
         # By site, not by instruction: CPython 3.11 may stop at an instruction or in its inline cache.
-        key = (self._site(caller), *fields.values())
-        row = self.rows.get(key)
+        rows, key = self.rows[kind], (self.site(caller), *fields.values())
+        row = rows.get(key)
         if row is None:
             with self._lock:
-                if len(self.rows) >= _MAX_ROWS:
+                now = self.now()
+                if sum(map(len, self.rows.values())) >= _MAX_ROWS:
                     self.dropped += 1
-                    return Row(caller, fields, None, 0)  # counted, not kept
-                now = time.perf_counter_ns() - self.epoch_ns
-                row = self.rows.setdefault(key, Row(caller, fields, origin, now))
+                    return Row(caller, fields, now)  # counted, not kept
+                row = rows.setdefault(key, Row(caller, fields, now))
         return row
+
+    def saw(self, caller: Caller, fields: dict[str, Any], kind: str, nbytes: int = 0) -> Row:
+        """Count one event of another kind than a transfer."""
+        row = self.row(caller, fields, kind)
+        row.count += 1
+        row.nbytes += nbytes
+        row.last_ns = self.now()
+        return row
+
+    def now(self) -> int:
+        """Nanoseconds since the recording began."""
+        return time.perf_counter_ns() - self.epoch_ns
 
     def is_explicit(self, caller: Caller) -> bool:
         """Whether the user's own frame asked for the transfer."""
@@ -141,7 +153,7 @@ class Store:
         """
         if len(self._makers) < _MAX_ROWS:
             known = self._makers.setdefault(kind, caller)
-            if known is None or self._site(known) != self._site(caller):
+            if known is None or self.site(known) != self.site(caller):
                 self._makers[kind] = None
 
     def origin_of(self, array: Any) -> Caller | None:
@@ -156,7 +168,7 @@ class Store:
         self.places.clear()
         self._made_by.clear()
         self._makers.clear()
-        for row in list(self.rows.values()):
+        for row in list(self.rows["transfers"].values()):
             row.last = None
 
     # -- moored's own failures -------------------------------------------------------------
@@ -179,24 +191,29 @@ class Store:
 
     # -- as data ---------------------------------------------------------------------------
 
-    def all(self) -> tuple[list[Site], list[Transfer]]:
-        """All sites and rows so far."""
+    def all(self) -> tuple[list[Site], dict[str, list[Event]]]:
+        """All sites, and all rows so far by kind."""
         with self._lock:
-            transfers = [self._transfer(row) for row in self.rows.values() if row.count]
-            return list(self._site_list), transfers
+            events = {
+                kind: [_event(kind, row, self.site(row.caller)) for row in rows.values() if row.count]
+                for kind, rows in self.rows.items()
+            }
+            return list(self._site_list), events
 
-    def changes(self) -> tuple[dict[int, Site], dict[int, Transfer]]:
-        """What is new since the last time this was asked, by index."""
+    def changes(self) -> tuple[dict[int, Site], dict[str, dict[int, Event]]]:
+        """What is new since the last time this was asked, by kind and index."""
         with self._lock:
-            changed = {}
-            for index, row in enumerate(self.rows.values()):
-                if row.count != row.flushed:
-                    row.flushed = row.count
-                    changed[index] = self._transfer(row)
+            changed: dict[str, dict[int, Event]] = {}
+            for kind, rows in self.rows.items():
+                for index, row in enumerate(rows.values()):
+                    if row.count != row.flushed:
+                        row.flushed = row.count
+                        changed.setdefault(kind, {})[index] = _event(kind, row, self.site(row.caller))
             known, self._sites_flushed = self._sites_flushed, len(self._site_list)
             return {i: self._site_list[i] for i in range(known, len(self._site_list))}, changed
 
-    def _site(self, caller: Caller) -> int:
+    def site(self, caller: Caller) -> int:
+        """The index of a caller's place in the source."""
         key = (id(caller.code), caller.lasti)
         index = self._sites.get(key)
         if index is None:
@@ -209,17 +226,21 @@ class Store:
                 self._codes.append(caller.code)
         return index
 
-    def _transfer(self, row: Row) -> Transfer:
-        return Transfer(
-            site=self._site(row.caller),
-            origin=self._site(row.origin) if row.origin is not None else None,
-            count=row.count,
-            nbytes=row.nbytes,
-            same_object=row.same_object,
-            call_ns=row.call_ns,
-            wait_ns=row.wait_ns,
-            copy_ns=row.copy_ns,
-            first_ns=row.first_ns,
-            last_ns=row.last_ns,
-            **row.fields,
-        )
+
+_KINDS: dict[str, Any] = {
+    "transfers": Transfer,
+    "executions": Execution,
+    "compiles": Compile,
+    "arrivals": Arrival,
+    "conflicts": Conflict,
+}
+_NUMBERS = {
+    kind: [name for name in Row.__slots__ if name in struct.__struct_fields__]
+    for kind, struct in _KINDS.items()
+}
+
+
+def _event(kind: str, row: Row, site: int) -> Event:
+    numbers = {name: getattr(row, name) for name in _NUMBERS[kind]}
+    event: Event = _KINDS[kind](site=site, **row.fields, **numbers)
+    return event
