@@ -247,6 +247,9 @@ def test_self_test_sends_one_event_through_each_seam():
         ("calls", True, ""),
         ("puts", True, ""),
         ("reads", True, ""),
+        ("compiles", True, ""),
+        ("callbacks", True, ""),
+        ("arrivals", True, ""),
     ]
 
 

@@ -103,7 +103,7 @@ def test_on_a_jax_that_was_not_checked_each_seam_is_tested(monkeypatch):
         double(HOST)
     header = report.recording.header
     assert uploads(report) == 1
-    assert [(s.name, s.live) for s in header.seams] == [("calls", True), ("puts", True), ("reads", True)]
+    assert [s.name for s in header.seams if not s.live] == []
     assert header.notes == [f"moored was not checked on JAX {jax.__version__}; each seam was tested"]
 
 

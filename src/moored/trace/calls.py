@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from moored.model.recording import ArraySpec
-from moored.trace.hostvalues import host_spec
-from moored.trace.places import Places
-from moored.trace.plans import Call, Entry, Move, Plan, Planner, Rows, unwrap
+from moored.trace.compiles import Compiles
+from moored.trace.describe import Describer
+from moored.trace.plans import DRAGGED, Call, Entry, Plan, Planner, Rows, unwrap
+from moored.trace.refusals import refused
 from moored.trace.seams import Internals
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["makers"]
 
 _ORIGIN_NBYTES = 1024  # smaller arrays are not worth remembering where they were made
-_PUTS = frozenset({"device_put"})  # jitted functions of JAX that users call to place an array
 _now = time.perf_counter_ns
 
 
@@ -42,6 +41,7 @@ def makers(store: Store, jax_: Internals) -> dict[str, Callable[[Any], Any]]:
         "execute": calls.make_execute,
         "place_inputs": calls.make_place_inputs,
         "jaxpr_as_fun": calls.make_jaxpr_as_fun,
+        "python_call": calls.make_python_call,
     }
 
 
@@ -49,6 +49,8 @@ class _Calls:
     def __init__(self, store: Store, jax_: Internals) -> None:
         self.store, self.jax = store, jax_
         self.planner = Planner(jax_, store.places)
+        self.compiles = Compiles(store, jax_)
+        self.describer = Describer(store, jax_)
         self.runs = [0]  # Python-dispatched executions so far, in any thread: a cheap "nothing new"
 
     # -- JAX's Python dispatch: what ran, and with what -------------------------------------
@@ -61,10 +63,22 @@ class _Calls:
                 return original(executable, *args)
             finally:
                 # After the run: a callback on this thread has had its own calls by now.
-                state.ran = (executable, args)
+                state.ran = (executable, args, state.jaxpr)
                 runs[0] += 1
 
         return __call__
+
+    def make_python_call(self, original: Any) -> Any:
+        state = self.store.state
+
+        def _pjit_call_impl_python(*args: Any, **named: Any) -> Any:
+            outer, state.jaxpr = state.jaxpr, named.get("jaxpr")
+            try:
+                return original(*args, **named)
+            finally:
+                state.jaxpr = outer
+
+        return _pjit_call_impl_python
 
     def make_place_inputs(self, original: Any) -> Any:
         state = self.store.state
@@ -95,7 +109,7 @@ class _Calls:
         failed, slow, learn, replay, add = (
             self.store.failed, self.slow, self.account, self.replay, self.add,
         )  # fmt: skip
-        scalars = self.store.scalars
+        scalars, give_up = self.store.scalars, self.give_up
         key_of = _key_maker(array_type)
 
         def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +138,7 @@ class _Calls:
                     call = Call(self, args, kwargs, function, leaves, key)
                     if entry is None or entry.plan is None or not entry.uniform or in_force is not None:
                         enter: Any = slow
-                    elif entry.plan.moves:
+                    elif entry.plan.moves or entry.plan.elsewhere is not None:
                         enter = replay
                     else:
                         enter = None
@@ -139,8 +153,8 @@ class _Calls:
             before = runs[0]
             try:
                 out = original(self, *args, **kwargs) if kwargs else original(self, *args)
-            except BaseException:
-                state.ran = None
+            except BaseException as error:
+                give_up(error, Call(self, args, kwargs, function, leaves, key))
                 raise
             if runs[0] != before and state.ran is not None:
                 return learn(out, Call(self, args, kwargs, function, leaves, key), 0)
@@ -156,6 +170,15 @@ class _Calls:
         cached, state.jaxpr_fun = state.jaxpr_fun, None
         return self.planner.add(jitted, cached)
 
+    def give_up(self, error: BaseException, call: Call) -> None:
+        """The call has raised: nothing is learnt; devices that did not agree are explained."""
+        state = self.store.state
+        state.ran, state.compile_ns = None, 0
+        try:
+            refused(self.store, self.jax, error, call)
+        except Exception as failure:
+            self.store.failed("calls", failure)
+
     def replay(self, original: Any, call: Call, entry: Entry) -> Any:
         """A call that is known to move something; every lookup is cached per place in the program."""
         store, rows, place = self.store, None, None
@@ -166,6 +189,8 @@ class _Calls:
                 leaf = call.leaves[move.leaf]
                 parts.append(getattr(leaf, "shape", None))
                 parts.append(getattr(leaf, "dtype", None))
+            if store.started:
+                parts.append(store.thread_default() is not None)
             place = tuple(parts)
             rows = entry.rows.get(place)
         except Exception as error:
@@ -173,8 +198,8 @@ class _Calls:
         start = _now()
         try:
             out = original(call.jitted, *call.args, **call.kwargs)
-        except BaseException:
-            store.state.ran = None
+        except BaseException as error:
+            self.give_up(error, call)
             raise
         end = _now()
         if store.state.ran is not None:
@@ -183,7 +208,7 @@ class _Calls:
             if self.traced(out) or entry.plan is None:
                 return out
             if rows is None:
-                rows = entry.rows[place] = self.rows_for(call, entry.plan, entry.predicted)
+                rows = entry.rows[place] = self.describer.rows(call, entry.plan, entry.predicted)
             self.count(rows, call.leaves, end - start, end)
             self.count_scalars(entry.plan)
         except Exception as error:
@@ -196,8 +221,8 @@ class _Calls:
         start = _now()
         try:
             out = original(call.jitted, *call.args, **call.kwargs)
-        except BaseException:
-            state.ran = None
+        except BaseException as error:
+            self.give_up(error, call)
             raise
         elapsed = _now() - start if state.ran is None else 0  # a first call is mostly tracing and compiling
         out = self.account(out, call, elapsed)
@@ -215,8 +240,9 @@ class _Calls:
         try:
             entry = self.planner.entry(call)
             if ran is not None:
-                plan = self.planner.learnt(ran, call.leaves)
-                entry.learn(plan, self.planner.detail(call))
+                plan, detail = self.planner.learnt(ran, call.leaves, call.key[0]), self.planner.detail(call)
+                entry.learn(plan, detail)
+                self.compiles.learnt(call, detail, 2)
             elif self.traced(out):
                 return out
             elif entry.plan is not None and entry.uniform:
@@ -226,8 +252,8 @@ class _Calls:
                 if known is None:
                     return out
                 plan = known
-            if plan.moves:
-                rows = self.rows_for(call, plan, entry.predicted)
+            if plan.moves or plan.elsewhere is not None:
+                rows = self.describer.rows(call, plan, entry.predicted)
                 self.count(rows, call.leaves, elapsed, _now())
             self.count_scalars(plan)
         except Exception as error:
@@ -263,72 +289,18 @@ class _Calls:
         for row, nbytes, leaf in rows:
             row.count += 1
             row.nbytes += nbytes
-            row.call_ns += elapsed
             row.last_ns = at
-            row.seen(leaves[leaf])
-            elapsed = 0
+            if leaf >= 0:
+                row.call_ns += elapsed
+                row.seen(leaves[leaf])
+                elapsed = 0
+            elif leaf == DRAGGED:
+                row.dragged += 1
 
     def count_scalars(self, plan: Plan) -> None:
         scalars = self.store.scalars
         scalars[0] += plan.scalars[0]
         scalars[1] += plan.scalars[1]
-
-    def rows_for(self, call: Call, plan: Plan, predicted: bool) -> Rows:
-        """The rows that a call from here counts on, one for each moved leaf."""
-        store, name = self.store, call.function.name
-        caller = store.frames.caller(sys._getframe(2))
-        own = caller.api == "" and not str(getattr(call.jitted, "__module__", "")).startswith("jax.")
-        api = "jit" if own else caller.api or name
-        explicit = store.is_explicit(caller) or (not caller.library and not caller.api and api in _PUTS)
-        paths = self.leaf_paths(call)
-        rows = []
-        for move in plan.moves:
-            fields, nbytes = self.describe(unwrap(call.leaves[move.leaf]), move)
-            fields |= {
-                "explicit": explicit,
-                "seam": "call",
-                "api": api,
-                "library": caller.library,
-                "function": name,
-                "argument": paths[move.leaf] if move.leaf < len(paths) else "",
-                "beside": paths[move.beside] if move.beside is not None and move.beside < len(paths) else "",
-                "reason": "asked" if explicit else move.reason,
-                "target": store.places.sharding(move.wanted),
-                "predicted": predicted,
-            }
-            rows.append((store.row(caller, fields), nbytes, move.leaf))
-        return rows
-
-    def describe(self, value: Any, move: Move) -> tuple[dict[str, Any], int]:
-        """Direction, array, source and origin of a moved leaf; its bytes."""
-        places = self.store.places
-        if type(value) is self.jax.ArrayImpl:
-            committed = bool(value._committed)
-            origin = None if committed else self.store.origin_of(value)
-            fields = {
-                "direction": "d2d",
-                "array": ArraySpec(tuple(value.shape), str(value.dtype), committed),
-                "source": places.sharding(value.sharding),
-                "origin": self.store.site(origin) if origin is not None else None,
-            }
-            return fields, places.moved(value, move.wanted)
-        shape, dtype = host_spec(value, self.jax.jax.config.jax_enable_x64)
-        spec = ArraySpec(shape, str(getattr(value, "dtype", dtype)), None)
-        nbytes = Places.uploaded(shape, dtype.itemsize, move.wanted)
-        return {"direction": "h2d", "array": spec, "source": "host", "origin": None}, nbytes
-
-    def leaf_paths(self, call: Call) -> list[str]:
-        """The path of each dynamic leaf, by the position that the argument has in the user's call."""
-        tree, function = self.jax.jax.tree_util, call.function
-        named = [(f"[{n}]", arg) for n, arg in enumerate(call.args) if n not in function.static_numbers]
-        named += [
-            (f"[{name!r}]", call.kwargs[name])
-            for name in sorted(call.kwargs)
-            if name not in function.static_names
-        ]
-        return [
-            head + tree.keystr(path) for head, arg in named for path, _ in tree.tree_flatten_with_path(arg)[0]
-        ]
 
     def remember_origin(self, out: Any) -> None:
         """Under ``default_device``: note the line that makes uncommitted arrays."""

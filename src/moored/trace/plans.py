@@ -35,14 +35,46 @@ class Move(NamedTuple):
     beside: int | None
 
 
+class Elsewhere(NamedTuple):
+    """A run on another device than the default one, or despite a device named inside the function.
+
+    Attributes:
+        ran_on: Where it runs.
+        default: The default device.
+        leaf: The committed leaf that decided, or None.
+        wanted: The device that was named inside, or None.
+        named_at: The code and instruction that named it.
+    """
+
+    ran_on: Any
+    default: Any
+    leaf: int | None
+    wanted: Any
+    named_at: tuple[Any, int] | None
+
+
 class Plan(NamedTuple):
-    """What one signature moves: arrays worth a row each, and scalars (number and bytes a call)."""
+    """What a call of one signature does, seen from outside.
+
+    Attributes:
+        moves: Arrays that it moves.
+        scalars: Number and bytes of the scalars that it uploads.
+        elsewhere: Where it runs, if that is worth telling.
+    """
 
     moves: tuple[Move, ...]
     scalars: tuple[int, int]
+    elsewhere: Elsewhere | None = None
+
+    @property
+    def dragged(self) -> bool:
+        """Whether an uncommitted operand is pulled to a committed one."""
+        return any(move.reason == "follows-committed" for move in self.moves)
 
 
-Rows = list[tuple["Row", int, int]]  # the row, the bytes of one event, and which leaf it is
+#: The row to count on, the bytes of one event, and which leaf moved; for an execution one of these:
+RUN, DRAGGED = -1, -2
+Rows = list[tuple["Row", int, int]]
 
 
 class Entry:
@@ -75,7 +107,7 @@ class Entry:
             self.by_detail[detail] = plan
         self.plan, self.predicted = plan, False
         self.uniform = all(known == plan for known in self.by_detail.values())
-        self.clean = self.uniform and not plan.moves and not plan.scalars[0]
+        self.clean = self.uniform and not plan.moves and not plan.scalars[0] and plan.elsewhere is None
         self.rows.clear()
 
 
@@ -83,8 +115,8 @@ class Function:
     """One jitted function: its static arguments, and an entry for each placement signature."""
 
     __slots__ = (
-        "__weakref__", "by_id", "entries", "has_statics", "keep", "name", "owner", "static_names",
-        "static_numbers",
+        "__weakref__", "by_id", "entries", "has_statics", "keep", "name", "owner", "signatures",
+        "static_names", "static_numbers",
     )  # fmt: skip
 
     def __init__(self, name: str, statics: tuple[frozenset[int], frozenset[str]]) -> None:
@@ -95,6 +127,7 @@ class Function:
         self.by_id: dict[Any, Entry] = {}  # by identity of shardings, all of them held in ``keep``
         self.keep: list[Any] = []
         self.owner: Any = None
+        self.signatures: list[Any] = []  # what it was compiled for; see ``compiles``
 
     def dynamic(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments without the static ones."""
@@ -122,6 +155,19 @@ class Call(NamedTuple):
     function: Function
     leaves: Sequence[Any]
     key: tuple[Any, ...]
+
+    def paths(self, jax_: Internals) -> list[str]:
+        """The path of each leaf, by the position that the argument has in the user's call."""
+        tree, function = jax_.jax.tree_util, self.function
+        named = [(f"[{n}]", arg) for n, arg in enumerate(self.args) if n not in function.static_numbers]
+        named += [
+            (f"[{name!r}]", self.kwargs[name])
+            for name in sorted(self.kwargs)
+            if name not in function.static_names
+        ]
+        return [
+            head + tree.keystr(path) for head, arg in named for path, _ in tree.tree_flatten_with_path(arg)[0]
+        ]
 
 
 def unwrap(leaf: Any) -> Any:
@@ -189,14 +235,36 @@ class Planner:
             return None
         return detail
 
-    def learnt(self, ran: Any, leaves: Sequence[Any]) -> Plan:
-        """What JAX's own dispatch just moved, from the shardings that the executable wanted."""
-        executable, args = ran
+    def learnt(self, ran: Any, leaves: Sequence[Any], in_force: Any = None) -> Plan:
+        """What JAX's own dispatch just did, from what the executable wanted and where it ran."""
+        executable, args, jaxpr = ran
         lifted = len(args) - len(leaves)  # constants that JAX lifted out of the function come first
         if lifted < 0:
             raise LookupError(f"{executable.name}: {len(args)} arguments ran for {len(leaves)} leaves")
         wanted = [(i - lifted, s) for i, s in self.jax.wanted(executable, len(args)) if i >= lifted]
-        return self.plan(wanted, args[lifted:])
+        plan = self.plan(wanted, args[lifted:])
+        if in_force is not None:
+            return plan  # a block chose the device
+        return plan._replace(elsewhere=self.elsewhere(self.jax.ran_on(executable), args[lifted:], jaxpr))
+
+    def elsewhere(self, devices: set[Any], args: Sequence[Any], jaxpr: Any) -> Elsewhere | None:
+        """Whether a run on these devices is one that the program may not have meant."""
+        if len(devices) != 1:
+            return None
+        ran_on, default = next(iter(devices)), self.jax.pxla.get_default_device()
+        wanted, named_at = self.jax.named_inside(jaxpr, devices)
+        leaf = None
+        if ran_on != default:
+            inner = [unwrap(x) for x in args]
+            committed = (
+                i
+                for i, x in enumerate(inner)
+                if type(x) is self.jax.ArrayImpl and x._committed and x._sharding.device_set == devices
+            )
+            leaf = next(committed, None)
+        if leaf is None and wanted is None:
+            return None
+        return Elsewhere(ran_on, default, leaf, wanted, named_at)
 
     def plan(self, wanted: Sequence[tuple[int, Any]], args: Sequence[Any]) -> Plan:
         """The plan for arguments of which some, by position, are wanted in a sharding."""

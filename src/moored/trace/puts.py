@@ -81,6 +81,11 @@ class _Puts:
 
         return batched_device_put
 
+    @staticmethod
+    def of_callback(caller: Caller) -> bool:
+        """Whether JAX stages the arguments of a callback: the callback seam counts those."""
+        return any(name.endswith("_callback_impl") for name in caller.inside)
+
     def saw(self, placed: Sequence[tuple[Any, Any]], elapsed: int, reason: str) -> None:
         """Whole values, each with the sharding that it goes to."""
         store = self.store
@@ -102,6 +107,8 @@ class _Puts:
                     store.scalars[1] += nbytes
                     continue
                 caller = caller or store.frames.caller(sys._getframe(2))
+                if self.of_callback(caller):
+                    return
                 self.count(caller, inner, sharding, nbytes, elapsed, reason, value)
                 elapsed = 0
         except Exception as error:

@@ -4,18 +4,17 @@ Everything else in moored asks this module for a behaviour ("the default device 
 "the exact shardings an executable wants"), never for a version. Each quirk is named once,
 here, with what was seen of it. Checked on JAX 0.10.2, 0.11.2 and 0.12.0.1.
 
-A *seam* is a set of patches that belong together. A patch remembers what it replaced and,
-on leaving, restores it only where what it finds is still its own.
+Here is what is patched, and where; ``patches`` knows how.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from moored.errors import MachineError
+from moored.trace.patches import Attribute, Listener, Maker, Seam, TypeCall
 
 __all__ = [
     "CheckedOn",
@@ -28,14 +27,8 @@ __all__ = [
     "make_seams",
 ]
 
-#: Makes the replacement for what a patch replaces, given the original.
-Maker = Callable[[Any], Any]
-
 #: JAX series (major, minor) on which the seams were checked; on others every seam is tested first.
 CheckedOn = frozenset({(0, 10), (0, 11), (0, 12)})
-
-_TP_FLAGS_OFFSET = 168  # PyTypeObject.tp_flags on 64-bit CPython 3.11 to 3.14; asserted before use
-_HAVE_VECTORCALL = 1 << 11  # Py_TPFLAGS_HAVE_VECTORCALL
 
 
 class Internals:
@@ -54,7 +47,19 @@ class Internals:
     def __init__(self) -> None:
         try:
             import jax
-            from jax._src import array, config, core, pjit, tree_util, xla_bridge
+            from jax._src import (
+                array,
+                callback,
+                config,
+                core,
+                dispatch,
+                dlpack,
+                monitoring,
+                pjit,
+                source_info_util,
+                tree_util,
+                xla_bridge,
+            )
             from jax._src.interpreters import pxla
         except ImportError as error:
             raise MachineError(
@@ -67,6 +72,8 @@ class Internals:
         self.pjit = pjit
         self.array = array
         self.xla_bridge = xla_bridge
+        self.callback, self.dispatch, self.dlpack = callback, dispatch, dlpack
+        self.monitoring, self._source_info = monitoring, source_info_util
         self.ArrayImpl: Any = array.ArrayImpl
         self.PjitFunction: Any = type(jax.jit(_identity))
         self.Tracer: Any = core.Tracer
@@ -99,6 +106,34 @@ class Internals:
         kept = sorted(i for i in executable.kept_var_idx if i < n_args)
         return list(zip(kept, executable.in_handler.in_shardings, strict=False))
 
+    def ran_on(self, executable: Any) -> set[Any]:
+        """The devices of this process on which an executable runs."""
+        return set(executable._local_devices)
+
+    def named_inside(self, jaxpr: Any, devices: set[Any]) -> tuple[Any, tuple[Any, int] | None]:
+        """A device that a function names (``device_put(x, device)``) although it runs on others.
+
+        Returns:
+            The device, and the code and instruction that named it; (None, None) where there is none.
+        """
+        for equation in _equations(jaxpr):
+            if equation.primitive.name != "device_put":
+                continue
+            for target in equation.params.get("devices", ()):
+                wanted = getattr(target, "device_set", {target} if hasattr(target, "client") else set())
+                if len(wanted) == 1 and not wanted & devices:
+                    return next(iter(wanted)), self._written_at(equation)
+        return None, None
+
+    def _written_at(self, equation: Any) -> tuple[Any, int] | None:
+        """The user's code and instruction behind an equation."""
+        traceback = equation.source_info.traceback
+        codes, offsets = traceback.raw_frames() if traceback else ([], [])
+        for code, lasti in zip(codes, offsets, strict=False):
+            if self._source_info.is_user_filename(code.co_filename):
+                return code, lasti
+        return None
+
     def backends_ready(self) -> bool:
         """Whether JAX has made its clients; asking for a device before would make them."""
         return bool(self.xla_bridge.backends_are_initialized())
@@ -117,6 +152,21 @@ class Internals:
             cache = getattr(self.pjit, name, None)
             if cache is not None:
                 cache.clear()
+
+
+_MAX_EQUATIONS = 2000  # of one function that are looked at for devices named inside
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a function and of the functions that it calls, up to a bound."""
+    pending, left = [jaxpr], _MAX_EQUATIONS
+    while pending and left > 0:
+        inner = pending.pop()
+        for equation in getattr(getattr(inner, "jaxpr", inner), "eqns", ()):
+            left -= 1
+            yield equation
+            if "jaxpr" in equation.params:
+                pending.append(equation.params["jaxpr"])
 
 
 def _identity(x: Any) -> Any:
@@ -171,110 +221,6 @@ def alias_platforms(names: Sequence[str], platform: str) -> None:
         aliases[name] = [platform]
 
 
-class _Attribute:
-    """One attribute of a module or class, replaced and restored."""
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self.owner, self.name = owner, name
-        self.original = owner.__dict__[name]
-        self.replacement: Any = None
-
-    def install(self, make: Callable[[Any], Any]) -> None:
-        self.replacement = make(self.original)
-        setattr(self.owner, self.name, self.replacement)
-
-    def restore(self) -> str:
-        """Put the original back; returns why not, or an empty string."""
-        if self.replacement is None:
-            return ""
-        if self.owner.__dict__.get(self.name) is not self.replacement:
-            return f"{self.name} was patched again by somebody else and is left as it is"
-        setattr(self.owner, self.name, self.original)
-        self.replacement = None
-        return ""
-
-
-class _TypeCall(_Attribute):
-    """``__call__`` of the C++ type of jitted functions.
-
-    CPython up to 3.11 keeps calling the type's vectorcall slot after ``__call__`` was assigned,
-    until the type's flag says that it has none; 3.12 and later clear the flag themselves. None
-    of them sets it again on restoring, which would leave every later call slower.
-    """
-
-    def __init__(self, owner: type) -> None:
-        super().__init__(owner, "__call__")
-        self.had_vectorcall = bool(owner.__flags__ & _HAVE_VECTORCALL)
-        self._flags = ctypes.c_ulong.from_address(id(owner) + _TP_FLAGS_OFFSET)
-        if self._flags.value != owner.__flags__:
-            raise RuntimeError(
-                f"the layout of types on this Python ({sys.version.split()[0]}) is not the expected one"
-            )
-
-    def _set_vectorcall(self, on: bool) -> None:
-        flags = self._flags.value
-        self._flags.value = flags | _HAVE_VECTORCALL if on else flags & ~_HAVE_VECTORCALL
-        ctypes.pythonapi.PyType_Modified(ctypes.py_object(self.owner))
-
-    def install(self, make: Callable[[Any], Any]) -> None:
-        super().install(make)
-        if self._flags.value & _HAVE_VECTORCALL:
-            self._set_vectorcall(False)
-
-    def restore(self) -> str:
-        trouble = super().restore()
-        if not trouble and self.had_vectorcall and not self._flags.value & _HAVE_VECTORCALL:
-            self._set_vectorcall(True)
-        return trouble
-
-
-class Seam:
-    """Patches that belong together, attached and detached as one.
-
-    Args:
-        name: Stable name, shown in reports.
-        sees: What passes through it.
-        blind_to: What it can not see.
-        patches: Factories, so that a missing private name makes this seam dead, not the others.
-    """
-
-    def __init__(
-        self, name: str, sees: str, blind_to: str, patches: dict[str, Callable[[], _Attribute]]
-    ) -> None:
-        self.name, self.sees, self.blind_to = name, sees, blind_to
-        self._factories = patches
-        self._installed: list[_Attribute] = []
-        self.reason = "not attached"
-
-    @property
-    def live(self) -> bool:
-        """Whether the seam sees events now."""
-        return bool(self._installed)
-
-    @property
-    def points(self) -> Iterator[str]:
-        """Names of the patches; attach() wants a replacement for each."""
-        return iter(self._factories)
-
-    def attach(self, makers: dict[str, Maker]) -> None:
-        """Patch all of it, or nothing; a failure is kept in ``reason``."""
-        try:
-            patches = [(self._factories[name](), makers[name]) for name in self._factories]
-            for patch, make in patches:
-                patch.install(make)
-                self._installed.append(patch)
-            self.reason = ""
-        except Exception as error:
-            self.detach()
-            self.reason = f"{type(error).__name__}: {error}"
-
-    def detach(self, reason: str = "detached") -> None:
-        """Restore all of it, last patch first."""
-        troubles = [patch.restore() for patch in reversed(self._installed)]
-        self._installed.clear()
-        self.reason = "; ".join(filter(None, troubles)) or reason
-
-
 def make_seams(jax_: Internals) -> list[Seam]:
     """All seams for this JAX, not attached yet."""
     pxla, array = jax_.pxla, jax_.ArrayImpl
@@ -284,10 +230,11 @@ def make_seams(jax_: Internals) -> list[Seam]:
             "implicit copies into jitted, eager and AOT-compiled calls",
             "traffic inside an executable",
             {
-                "call": lambda: _TypeCall(jax_.PjitFunction),
-                "execute": lambda: _Attribute(pxla.ExecuteReplicated, "__call__"),
-                "place_inputs": lambda: _Attribute(pxla.InputsHandler, "__call__"),
-                "jaxpr_as_fun": lambda: _Attribute(jax_.pjit, "_get_jaxpr_as_fun"),
+                "call": lambda: TypeCall(jax_.PjitFunction),
+                "execute": lambda: Attribute(pxla.ExecuteReplicated, "__call__"),
+                "place_inputs": lambda: Attribute(pxla.InputsHandler, "__call__"),
+                "jaxpr_as_fun": lambda: Attribute(jax_.pjit, "_get_jaxpr_as_fun"),
+                "python_call": lambda: Attribute(jax_.pjit, "_pjit_call_impl_python"),
             },
         ),
         Seam(
@@ -295,8 +242,8 @@ def make_seams(jax_: Internals) -> list[Seam]:
             "device_put, asarray, constants, host staging",
             "buffers that another library exports through dlpack",
             {
-                "shard_args": lambda: _Attribute(pxla, "shard_args"),
-                "batched_device_put": lambda: _Attribute(pxla, "batched_device_put"),
+                "shard_args": lambda: Attribute(pxla, "shard_args"),
+                "batched_device_put": lambda: Attribute(pxla, "batched_device_put"),
             },
         ),
         Seam(
@@ -304,6 +251,31 @@ def make_seams(jax_: Internals) -> list[Seam]:
             "float, bool, int, format, print, tolist, pickle, device_get",
             "np.asarray, .item() and numpy functions on arrays that sit on a CPU device: "
             "they read its buffer directly",
-            {"value": lambda: _Attribute(array, "_value")},
+            {"value": lambda: Attribute(array, "_value")},
+        ),
+        Seam(
+            "compiles",
+            "compilations, and what they took",
+            "what was compiled before moored came",
+            {"compiled": lambda: Listener(jax_.monitoring)},
+        ),
+        Seam(
+            "callbacks",
+            "arrays that pure, io and debug callbacks ship to the host and back",
+            "the line of a callback that was made before moored came",
+            {
+                "callback_made": lambda: Attribute(jax_.callback._FlatCallback, "__init__"),
+                "callback_run": lambda: Attribute(jax_.callback._FlatCallback, "__call__"),
+            },
+        ),
+        Seam(
+            "arrivals",
+            "where device_put, dlpack, pickle and threads leave arrays",
+            "arrays that other libraries make",
+            {
+                "put_results": lambda: Attribute(jax_.dispatch, "_batched_device_put_impl"),
+                "place_dlpack": lambda: Attribute(jax_.dlpack, "_place_array"),
+                "thread_start": lambda: Attribute(threading.Thread, "start"),
+            },
         ),
     ]

@@ -75,6 +75,8 @@ class _ThreadState(threading.local):
     ran: Any = None  # (executable, args) of the last Python-dispatched execution
     nested: bool = False  # inside a placement that is already accounted for
     jaxpr_fun: Any = None  # identity of the function that jit_p.bind is about to call
+    jaxpr: Any = None  # what JAX's Python dispatch is about to compile and run
+    compile_ns: int = 0  # what the compiler took since the last call that was accounted for
 
 
 class Store:
@@ -97,6 +99,11 @@ class Store:
         self._retire = retire
         self._made_by: dict[int, tuple[weakref.ref[Any], Caller]] = {}
         self._makers: dict[Any, Caller | None] = {}
+        self._committed_by: dict[int, tuple[weakref.ref[Any], Caller]] = {}
+        #: Threads that were started inside a ``default_device`` block: its device, and the line.
+        self.started: weakref.WeakKeyDictionary[threading.Thread, tuple[Any, Caller]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._errors: dict[tuple[str, str], int] = {}
         self._sites: dict[tuple[int, int], int] = {}
         self._site_list: list[Site] = []
@@ -163,11 +170,31 @@ class Store:
             return made[1]
         return self._makers.get((array.shape, array.dtype, array.sharding))
 
+    def commits(self, array: Any, caller: Caller) -> None:
+        """Remember which line committed this array."""
+        key, known = id(array), self._committed_by
+        known[key] = (weakref.ref(array, lambda _: known.pop(key, None)), caller)
+
+    def committed_at(self, array: Any) -> int | None:
+        """The index of the line that committed an array, where that is known."""
+        known = self._committed_by.get(id(array))
+        return self.site(known[1]) if known is not None and known[0]() is array else None
+
+    def thread_default(self) -> tuple[Any, Caller] | None:
+        """The ``default_device`` of the block in which this thread was started, and the line."""
+        return self.started.get(threading.current_thread()) if self.started else None
+
+    def device_words(self, device: Any) -> str:
+        """A device, or the name of a platform, in words."""
+        return device if isinstance(device, str) else self.places.device(device)
+
     def forget_arrays(self) -> None:
         """Let go of everything of JAX's, so that it can tear its clients down in its own order."""
         self.places.clear()
         self._made_by.clear()
         self._makers.clear()
+        self._committed_by.clear()
+        self.started.clear()
         for row in list(self.rows["transfers"].values()):
             row.last = None
 
