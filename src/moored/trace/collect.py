@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from moored.errors import MachineError
 from moored.model.recording import Event, Header, Recording, SeamState
 from moored.model.site import Site
-from moored.trace import seams
+from moored.trace import seams, simulate
 from moored.trace.flush import Flusher
 from moored.trace.store import Store
 
@@ -64,7 +64,7 @@ class Collector:
             makers: dict[str, seams.Maker] = {}
             for module in (calls, puts, reads, compiles, callbacks, arrivals):
                 makers |= module.makers(self.store, jax_)
-            self.seams = seams.make_seams(jax_)
+            self.seams = seams.make_seams(jax_, hide_buffers=simulate.active() is not None)
             for seam in self.seams:
                 seam.attach(makers)
             jax_.forget_dispatch()

@@ -11,13 +11,24 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["Attribute", "Listener", "Maker", "Seam", "TypeCall"]
+__all__ = ["Attribute", "BufferSlot", "Listener", "Maker", "Seam", "TypeCall"]
 
 _TP_FLAGS_OFFSET = 168  # PyTypeObject.tp_flags on 64-bit CPython 3.11 to 3.14; asserted before use
+_TP_AS_BUFFER_OFFSET = 160  # PyTypeObject.tp_as_buffer, the field before it
 _HAVE_VECTORCALL = 1 << 11  # Py_TPFLAGS_HAVE_VECTORCALL
 
 #: Makes the replacement for what a patch replaces, given the original.
 Maker = Callable[[Any], Any]
+
+
+def _assert_layout(owner: type) -> ctypes.c_ulong:
+    """The flags of a type, where they are expected: the fields around them then are, too."""
+    flags = ctypes.c_ulong.from_address(id(owner) + _TP_FLAGS_OFFSET)
+    if flags.value != owner.__flags__:
+        raise RuntimeError(
+            f"the layout of types on this Python ({sys.version.split()[0]}) is not the expected one"
+        )
+    return flags
 
 
 class Attribute:
@@ -55,11 +66,7 @@ class TypeCall(Attribute):
     def __init__(self, owner: type) -> None:
         super().__init__(owner, "__call__")
         self.had_vectorcall = bool(owner.__flags__ & _HAVE_VECTORCALL)
-        self._flags = ctypes.c_ulong.from_address(id(owner) + _TP_FLAGS_OFFSET)
-        if self._flags.value != owner.__flags__:
-            raise RuntimeError(
-                f"the layout of types on this Python ({sys.version.split()[0]}) is not the expected one"
-            )
+        self._flags = _assert_layout(owner)
 
     def _set_vectorcall(self, on: bool) -> None:
         flags = self._flags.value
@@ -78,6 +85,39 @@ class TypeCall(Attribute):
         if not trouble and self.had_vectorcall and not self._flags.value & _HAVE_VECTORCALL:
             self._set_vectorcall(True)
         return trouble
+
+
+class BufferSlot(Attribute):
+    """The slot through which numpy reads a type's memory directly, emptied for a while.
+
+    Without it numpy asks the object for an array instead, as it must on an accelerator, and
+    ``memoryview(x)`` raises TypeError, as it does there. A Python function can not stand in
+    the slot: it could not report an error, and a failing export would hand out garbage.
+    """
+
+    def __init__(self, owner: type) -> None:
+        self.owner, self.name, self.replacement = owner, "buffer", None
+        _assert_layout(owner)
+        procs = ctypes.c_void_p.from_address(id(owner) + _TP_AS_BUFFER_OFFSET).value
+        if not procs:
+            raise RuntimeError(f"{owner.__name__} exports no buffer on this JAX")
+        self._slot = ctypes.c_void_p.from_address(procs)
+        self.original = self._slot.value
+
+    def install(self, make: Callable[[Any], Any]) -> None:
+        """Empty the slot."""
+        self.replacement = make(self.original)
+        self._slot.value = None
+
+    def restore(self) -> str:
+        """Fill it again."""
+        if self.replacement is None:
+            return ""
+        self.replacement = None
+        if self._slot.value is not None:
+            return "the buffer slot was filled by somebody else and is left as it is"
+        self._slot.value = self.original
+        return ""
 
 
 class Listener(Attribute):

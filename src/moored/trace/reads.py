@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def makers(store: Store, jax_: Internals) -> dict[str, Callable[[Any], Any]]:
     """The replacement for the patch of the read seam."""
 
     def make_value(original: Any) -> Any:
-        state, fget = store.state, original.fget
+        state, fget, known = store.state, original.fget, _Known()
 
         def _value(array: Any) -> Any:
             if state.nested or array._npy_value is not None:  # staging of a put, or read before
@@ -56,19 +57,38 @@ def makers(store: Store, jax_: Internals) -> dict[str, Callable[[Any], Any]]:
             value = fget(array)
             end = _now()
             try:
-                _saw(store, array, ready - start, end - ready, end)
+                _saw(store, known, array, ready - start, end - ready, end)
             except Exception as error:
                 store.failed("reads", error)
             return value
 
         return property(_value, doc=original.__doc__)
 
-    return {"value": make_value}
+    return {"value": make_value, "buffer": lambda original: original}
 
 
-def _saw(store: Store, array: Any, waited: int, copied: int, end: int) -> None:
+class _Known:
+    """Arrays that were read already: by identity, without holding them."""
+
+    def __init__(self) -> None:
+        self._refs: dict[int, weakref.ref[Any]] = {}
+
+    def __contains__(self, array: Any) -> bool:
+        known = self._refs.get(id(array))
+        return known is not None and known() is array
+
+    def add(self, array: Any) -> None:
+        key, refs = id(array), self._refs
+        refs[key] = weakref.ref(array, lambda _: refs.pop(key, None))
+
+
+def _saw(store: Store, known: _Known, array: Any, waited: int, copied: int, end: int) -> None:
     caller = store.frames.caller(sys._getframe(2))
     constant = any("ir_constant" in name for name in caller.inside)
+    if not constant:  # which is baked into each executable anew
+        if array in known:  # an accelerator's array keeps what was read of it; one on a CPU does not
+            return
+        known.add(array)
     explicit = store.is_explicit(caller) and not constant
     fields = {
         "direction": "d2h",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from moored.errors import MachineError
-from moored.trace.patches import Attribute, Listener, Maker, Seam, TypeCall
+from moored.trace.patches import Attribute, BufferSlot, Listener, Maker, Seam, TypeCall
 
 __all__ = [
     "CheckedOn",
@@ -221,9 +221,24 @@ def alias_platforms(names: Sequence[str], platform: str) -> None:
         aliases[name] = [platform]
 
 
-def make_seams(jax_: Internals) -> list[Seam]:
-    """All seams for this JAX, not attached yet."""
+_DIRECT_READS = (
+    "np.asarray, .item() and numpy functions on arrays that sit on a CPU device: "
+    "they read its buffer directly"
+)
+
+
+def make_seams(jax_: Internals, *, hide_buffers: bool = False) -> list[Seam]:
+    """All seams for this JAX, not attached yet.
+
+    Args:
+        jax_: The handles into JAX.
+        hide_buffers: Make arrays on CPU devices as unreadable to numpy as those on an accelerator, so
+            that its reads come through the read seam.
+    """
     pxla, array = jax_.pxla, jax_.ArrayImpl
+    reads: dict[str, Callable[[], Attribute]] = {"value": lambda: Attribute(array, "_value")}
+    if hide_buffers:
+        reads["buffer"] = lambda: BufferSlot(array)
     return [
         Seam(
             "calls",
@@ -248,10 +263,10 @@ def make_seams(jax_: Internals) -> list[Seam]:
         ),
         Seam(
             "reads",
-            "float, bool, int, format, print, tolist, pickle, device_get",
-            "np.asarray, .item() and numpy functions on arrays that sit on a CPU device: "
-            "they read its buffer directly",
-            {"value": lambda: Attribute(array, "_value")},
+            "float, bool, int, format, print, tolist, pickle, device_get"
+            + (", np.asarray, .item() and numpy functions" if hide_buffers else ""),
+            "buffers that another library takes through dlpack" if hide_buffers else _DIRECT_READS,
+            reads,
         ),
         Seam(
             "compiles",

@@ -49,7 +49,7 @@ def verdicts(recording: Recording, *, callbacks: bool = True) -> list[SeamState]
         callbacks: Whether ``send`` could run a host callback.
     """
     seen = dict.fromkeys(_EXPECTED, 0)
-    known = {
+    known: dict[tuple[str, str, tuple[int, ...]], str] = {
         ("call", "h2d", _CALL): "calls",
         ("put", "h2d", _PUT): "puts",
         ("read", "d2h", _READ): "reads",
