@@ -4,6 +4,7 @@ Each row runs in this process under a collector of its own; events are compared 
 (direction, explicit, seam, shape, count).
 """
 
+import dataclasses
 import threading
 
 import jax
@@ -199,6 +200,24 @@ def test_a_row_names_argument_origin_and_reason():
     assert recording.sites[row.origin].line == recording.sites[row.site].line - 2
     assert recording.sites[row.site].function.endswith("program")
     assert u is not None
+
+
+def test_a_methods_arguments_are_counted_without_self():
+    (row,) = traced(lambda: Scaler().scale(HOST)).transfers
+    assert row.argument == "[0]"
+    held = Holder(HOST)
+    (row,) = traced(lambda: held.scale(2.0)).transfers
+    assert row.argument == "['self'].w"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Holder:
+    w: np.ndarray
+
+    @jax.jit
+    def scale(self, x):
+        return self.w * x
 
 
 def test_the_operand_that_pulled_is_named():

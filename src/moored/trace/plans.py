@@ -157,9 +157,16 @@ class Call(NamedTuple):
     key: tuple[Any, ...]
 
     def paths(self, jax_: Internals) -> list[str]:
-        """The path of each leaf, by the position that the argument has in the user's call."""
+        """The path of each leaf, by the position that the argument has in the user's call.
+
+        The object of a jitted method stands before the dot: it is ``"['self']"``, and the first
+        argument in the parentheses ``"[0]"``.
+        """
         tree, function = jax_.jax.tree_util, self.function
-        named = [(f"[{n}]", arg) for n, arg in enumerate(self.args) if n not in function.static_numbers]
+        heads = [f"[{n}]" for n in range(len(self.args))]
+        if _is_method(self.jitted):
+            heads = ["['self']", *heads]
+        named = [(heads[n], arg) for n, arg in enumerate(self.args) if n not in function.static_numbers]
         named += [
             (f"[{name!r}]", self.kwargs[name])
             for name in sorted(self.kwargs)
@@ -168,6 +175,15 @@ class Call(NamedTuple):
         return [
             head + tree.keystr(path) for head, arg in named for path, _ in tree.tree_flatten_with_path(arg)[0]
         ]
+
+
+def _is_method(jitted: Any) -> bool:
+    """Whether a jitted function was written as a method."""
+    function = getattr(jitted, "__wrapped__", None)
+    code = getattr(function, "__code__", None)
+    if code is None or not code.co_argcount or code.co_varnames[0] != "self":
+        return False
+    return "." in getattr(function, "__qualname__", "")
 
 
 def unwrap(leaf: Any) -> Any:
