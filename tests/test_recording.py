@@ -237,3 +237,10 @@ def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordingError) as refused:
         Recording.load(tmp_path)
     assert str(refused.value) == f"{tmp_path}: can not be read: Is a directory"
+
+
+def test_names_that_are_not_utf8_are_kept_readable():
+    recording = Recording(Header(argv=["\udcff.py"]), [Site("a\udcffb.py", 3)], [transfer(count=1)])
+    loaded = Recording.from_bytes(recording.to_bytes())
+    assert (loaded.header.argv, loaded.sites[0].path) == (["\\xff.py"], "a\\xffb.py")
+    assert loaded.transfers == recording.transfers

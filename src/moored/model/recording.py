@@ -275,8 +275,23 @@ class RecordingWriter:
         events: Mapping[str, Mapping[int, Event]] = _NOTHING,
     ) -> None:
         """Append one frame: a new header, and the sites and rows that changed, by kind and index."""
-        payload = _encoder.encode(_Frame(header, dict(sites), **{k: dict(v) for k, v in events.items()}))  # type: ignore[arg-type]
+        frame = _Frame(header, dict(sites), **{k: dict(v) for k, v in events.items()})  # type: ignore[arg-type]
+        try:
+            payload = _encoder.encode(frame)
+        except UnicodeEncodeError:  # a path or an argument with bytes that are not UTF-8
+            payload = _encoder.encode(_scrubbed(msgspec.to_builtins(frame)))
         self._file.write(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
+
+
+def _scrubbed(value: Any) -> Any:
+    """The same data, with the bytes that are not UTF-8 written as ``\\xff``."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {_scrubbed(key): _scrubbed(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_scrubbed(item) for item in value]
+    return value
 
 
 _encoder = msgspec.msgpack.Encoder()
