@@ -40,6 +40,7 @@ class Finding(msgspec.Struct, kw_only=True):
         source: Where it was.
         target: Where it went.
         origin: The line that made the array, where known.
+        library: The installed package between the user's line and JAX, if any.
     """
 
     rule: str
@@ -61,3 +62,4 @@ class Finding(msgspec.Struct, kw_only=True):
     source: str = ""
     target: str = ""
     origin: Site | None = None
+    library: str = ""

@@ -284,7 +284,7 @@ class RecordingWriter:
 
 
 def _scrubbed(value: Any) -> Any:
-    """The same data, with the bytes that are not UTF-8 written as ``\\xff``."""
+    """The same data, with bytes that are not UTF-8 written as escapes."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     if isinstance(value, dict):
