@@ -113,10 +113,14 @@ def _time(batch: Batch, calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def measure(batch: Batch, rounds: int, bar: Bar) -> dict[str, list[float]]:
-    """Seconds per call of every half round, traced and untraced."""
+def calls_of(batch: Batch) -> int:
+    """How many calls fill the timed half of a round."""
     batch(3)
-    calls = max(1, math.ceil(BATCH_SECONDS / _time(batch, 20)))
+    return max(1, math.ceil(BATCH_SECONDS / _time(batch, 20)))
+
+
+def measure(batch: Batch, calls: int, rounds: int, bar: Bar) -> dict[str, list[float]]:
+    """Seconds per call of every half round, traced and untraced (after moored has left)."""
     samples: dict[str, list[float]] = {"traced": [], "untraced": []}
     for number in range(rounds):
         for kind in ("traced", "untraced") if number % 2 == 0 else ("untraced", "traced"):
@@ -136,8 +140,11 @@ def measure(batch: Batch, rounds: int, bar: Bar) -> dict[str, list[float]]:
 def summary(samples: dict[str, list[float]], what: str) -> dict[str, object]:
     traced, untraced = spread(samples["traced"]), spread(samples["untraced"])
     by_round = [t / u for t, u in zip(samples["traced"], samples["untraced"], strict=True)]
+    before = spread(samples["before"])
     return {
         "what": what,
+        "before_seconds": samples["before"],
+        "after_to_before": untraced.median / before.median,
         "traced_seconds": samples["traced"],
         "untraced_seconds": samples["untraced"],
         "ratio_of_medians": traced.median / untraced.median,
@@ -162,10 +169,14 @@ def main() -> None:
     names = args.only or list(CASES)
     results: dict[str, dict[str, object]] = {}
     with Bar(len(names) * args.rounds) as bar:
+        cases = {name: CASES[name]() for name in names}
+        calls = {name: calls_of(batch) for name, (batch, _) in cases.items()}
+        # Before moored has attached for the first time in this process.
+        before = {name: [_time(cases[name][0], calls[name]) for _ in range(args.rounds)] for name in names}
         for name in names:
             bar.say(name)
-            batch, what = CASES[name]()
-            samples = measure(batch, args.rounds, bar)
+            batch, what = cases[name]
+            samples = measure(batch, calls[name], args.rounds, bar) | {"before": before[name]}
             results[name] = summary(samples, what)
             if not args.json:
                 with bar.aside():
@@ -182,7 +193,9 @@ def _print(name: str, result: dict[str, object], samples: dict[str, list[float]]
     print(f"  traced   {_text(spread(samples['traced']))}")
     print(
         f"  ratio    {result['ratio_of_medians']:.3f} of medians, {result['ratio_of_least']:.3f} of least; "
-        f"by round {rounds['median']:.3f} ({rounds['least']:.3f} .. {rounds['most']:.3f})\n",
+        f"by round {rounds['median']:.3f} ({rounds['least']:.3f} .. {rounds['most']:.3f})\n"
+        f"  left     {result['after_to_before']:.3f}: untraced calls between attachings, to those before the "
+        "first\n",
         flush=True,
     )
 
