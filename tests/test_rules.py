@@ -449,7 +449,6 @@ def test_reads_that_take_a_good_part_of_the_run_are_errors(
         ("float(loss)", {"count": 3, "nbytes": 3 * MB}, "error"),
         ("print(loss)", {"count": 3, "nbytes": 12}, "note"),  # every ten steps
         ("print(loss, w, i)", {"count": 3, "nbytes": 12}, "note"),  # one line, once
-        ("np.mean(history)", {"count": 30, "nbytes": 120}, "warning"),  # one line, once, scalar by scalar
         ("float(loss)", {"count": 30, "nbytes": 120, "explicit": True}, None),
         ("float(loss)", {"count": 30, "nbytes": 120, "committed": True, "source": "cpu:0"}, "note"),
         ("float(loss)", {"count": 30, "nbytes": 120, "committed": True}, "warning"),
@@ -475,8 +474,8 @@ def test_other_reads_in_words(tmp_path: Path) -> None:
     assert only(run).fix == (
         "Test it only every few steps, or keep the test on the device (jax.lax.cond, jax.numpy.where)."
     )
-    run = Run(tmp_path, LOGGING).read("np.mean(history)", count=30, nbytes=120)
-    assert only(run).fix == "Read them together, jax.device_get(history): one wait in place of 30 reads."
+    run = Run(tmp_path, LOGGING).read("print(loss, w, i)", count=3, nbytes=12)
+    assert only(run).fix == "Read them together, jax.device_get(...): one wait in place of 3 reads."
     run = Run(tmp_path, LOGGING).read("float(loss)", count=30, nbytes=120, library="matplotlib")
     assert only(run).cause == (
         "Matplotlib reads device arrays from accel:0 into host memory 30 times, and waits each time until it "
@@ -563,9 +562,20 @@ def test_the_codes_names_and_kinds_are_the_documented_ones() -> None:
         "MRD101": ("uncommitted-drift", "implicit-d2d"),
         "MRD102": ("host-array-per-call", "implicit-h2d"),
         "MRD103": ("committed-drags", "implicit-d2d"),
+        "MRD104": ("reshard-per-call", "implicit-d2d"),
         "MRD201": ("host-read-per-step", "implicit-d2h"),
+        "MRD202": ("elementwise-host-loop", "implicit-d2h"),
         "MRD301": ("repeated-put", "explicit-repeated"),
+        "MRD302": ("put-without-device", "no-op-put"),
+        "MRD401": ("misplaced-compute", "misplaced-compute"),
+        "MRD402": ("lost-placement", "misplaced-array"),
+        "MRD501": ("placement-recompile", "placement-recompile"),
+        "MRD502": ("captured-constant", "captured-constant"),
+        "MRD601": ("host-callback-traffic", "host-callback"),
+        "MRD602": ("device-conflict", "device-conflict-error"),
     }
+    assert {code: rule.also for code, rule in RULES.items() if rule.also} == {"MRD402": ("implicit-h2d",)}
+    assert list(RULES) == sorted(RULES)
 
 
 def test_devices_in_the_words_of_jax() -> None:
@@ -580,30 +590,37 @@ def test_devices_in_the_words_of_jax() -> None:
 # Every rule's example is flagged by it, and what its page says to use instead is silent.
 
 _DRIVER = """
-import json, runpy, sys
+import contextlib, json, runpy, sys
 import moored
 found = {}
 for path in sys.argv[1:]:
-    with moored.watch() as report:
+    with moored.watch() as report, contextlib.suppress(ValueError):  # the trap of one of them
         runpy.run_path(path)
     found[path] = [[f.rule, f.severity, f.site.path == path] for f in report.findings]
 print(json.dumps(found))
 """
+_ON_CPUS = {"MRD601"}  # the simulated accelerator has no host callbacks
 
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str, str, bool]]]:
     """What moored finds in all examples, run on a simulated accelerator."""
     folder = tmp_path_factory.mktemp("examples")
-    paths = []
-    for rule in RULES.values():
-        for kind in ("example", "instead"):
-            path = folder / f"{rule.code}_{kind}.py"
-            path.write_text(getattr(rule.docs, kind), encoding="utf-8")
-            paths.append(str(path))
-    done = isolated.run(_DRIVER, *paths, simulate=isolated.ON_ACCELERATOR)
-    assert done.returncode == 0, done.stderr
-    return {Path(k).stem: [tuple(f) for f in v] for k, v in json.loads(done.stdout).items()}
+    found: dict[str, list[tuple[str, str, bool]]] = {}
+    for simulate, rules in (
+        (isolated.ON_ACCELERATOR, [r for r in RULES.values() if r.code not in _ON_CPUS]),
+        (isolated.ON_FOUR_CPUS, [r for r in RULES.values() if r.code in _ON_CPUS]),
+    ):
+        paths = []
+        for rule in rules:
+            for kind in ("example", "instead"):
+                path = folder / f"{rule.code}_{kind}.py"
+                path.write_text(getattr(rule.docs, kind), encoding="utf-8")
+                paths.append(str(path))
+        done = isolated.run(_DRIVER, *paths, simulate=simulate)
+        assert done.returncode == 0, done.stderr
+        found |= {Path(k).stem: [tuple(f) for f in v] for k, v in json.loads(done.stdout).items()}
+    return found
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -611,7 +628,8 @@ def test_a_rules_example_is_flagged_and_its_repair_is_silent(
     rule: Rule, examples: dict[str, list[tuple[str, str, bool]]]
 ) -> None:
     flagged = examples[f"{rule.code}_example"]
-    assert [f for f in flagged if f[1] != "note"] == [(rule.code, flagged[0][1], True)]
+    serious = {code for code, severity, is_here in flagged if severity != "note" and is_here}
+    assert serious == {rule.code, *rule.docs.companions}
     assert [f for f in examples[f"{rule.code}_instead"] if f[1] != "note"] == []
 
 

@@ -9,6 +9,8 @@ from moored.model.module import Sources
 from moored.model.operands import split_path
 from moored.model.recording import Recording
 from moored.rules.base import Docs, Evidence, Rule, gather
+from moored.rules.misplaced_compute import misplaced_calls
+from moored.rules.thresholds import Thresholds
 from moored.rules.uncommitted_drift import copy_severity
 from moored.rules.wording import action, code, device_code, how_much, is_one_device, put_once, subject
 
@@ -58,18 +60,21 @@ for i in range(3):
     out.append(step(weights, scale))
 """,
         silent="For operands of 8 bytes or less. A single copy of less than 1 MB is a note.",
+        companions=("MRD401",),
     )
 
-    def explain(self, recording: Recording, sources: Sources) -> Iterator[Finding]:
+    def explain(self, recording: Recording, sources: Sources, limits: Thresholds) -> Iterator[Finding]:
         """One finding for each operand that is pulled at a line."""
-        for evidence in gather(recording, sources, lambda t: (
+        misplaced = misplaced_calls(recording, limits)
+        for evidence in gather(recording, sources, limits, lambda t: (
             t.direction == "d2d" and not t.explicit and t.reason == "follows-committed"
         )):  # fmt: skip
+            told = (evidence.first.site, evidence.first.function) in misplaced
             yield self.finding(
                 evidence,
                 copy_severity(evidence),
-                _cause(evidence),
-                _fix(evidence),
+                _brief(evidence) if told else _cause(evidence),
+                _COMPANION if told else _fix(evidence),
                 seconds=evidence.call_seconds,
             )
 
@@ -86,6 +91,19 @@ def _puller(evidence: Evidence) -> str:
         step = steps[0][1:-1]
         return f"argument {step if step.isdigit() else code(step[1:-1])} of {code(evidence.first.function)}"
     return "another operand"
+
+
+_COMPANION = "What MRD401 says of this line ends this copy too."
+
+
+def _brief(evidence: Evidence) -> str:
+    """The cause beside a finding of MRD401, which tells where the call ran and who decided that."""
+    row, act = evidence.first, action(evidence)
+    said = f"{subject(evidence)} sits on {row.source} uncommitted, and follows {_puller(evidence)}"
+    said += f" to {row.target}"
+    if evidence.count == 1:
+        return f"{said}: {act} first copied {how_much(evidence)} there."
+    return f"{said}: each {act} first copies {how_much(evidence)} there."
 
 
 def _cause(evidence: Evidence) -> str:

@@ -9,7 +9,7 @@ from moored.model.module import Sources
 from moored.model.recording import Recording
 from moored.rules.base import Docs, Evidence, Rule, gather
 from moored.rules.repair import is_refilled, put_before_loop
-from moored.rules.thresholds import LARGE_COPY, SMALL_REPEAT
+from moored.rules.thresholds import Thresholds
 from moored.rules.wording import action, code, put_on, put_once, subject
 from moored.units import format_bytes, format_count
 
@@ -64,9 +64,9 @@ for i in range(3):
         ),
     )
 
-    def explain(self, recording: Recording, sources: Sources) -> Iterator[Finding]:
+    def explain(self, recording: Recording, sources: Sources, limits: Thresholds) -> Iterator[Finding]:
         """One finding for each argument that is uploaded at a line."""
-        for evidence in gather(recording, sources, lambda t: (
+        for evidence in gather(recording, sources, limits, lambda t: (
             t.direction == "h2d" and not t.explicit and t.seam == "call" and t.reason == "host-value"
         )):  # fmt: skip
             seconds = evidence.call_seconds
@@ -76,7 +76,7 @@ for i in range(3):
                 yield self.finding(
                     evidence, _severity(evidence), _same(evidence), fix, seconds=seconds, edit=edit
                 )
-            elif evidence.each < SMALL_REPEAT:
+            elif evidence.each < limits.small_repeat:
                 continue
             elif evidence.count > 1:
                 yield self.finding(evidence, "note", _fresh(evidence), _FEED, seconds=seconds)
@@ -85,9 +85,9 @@ for i in range(3):
 
 
 def _severity(evidence: Evidence) -> Severity:
-    if evidence.repeated_nbytes >= LARGE_COPY:
+    if evidence.repeated_nbytes >= evidence.limits.large_copy:
         return "error"
-    return "warning" if evidence.each >= SMALL_REPEAT else "note"
+    return "warning" if evidence.each >= evidence.limits.small_repeat else "note"
 
 
 def _same(evidence: Evidence) -> str:

@@ -6,15 +6,10 @@ from collections.abc import Iterator
 
 from moored.model.finding import Finding, Severity
 from moored.model.module import Sources
-from moored.model.recording import Recording, Transfer
-from moored.rules.base import Docs, Evidence, Rule, gather
-from moored.rules.thresholds import (
-    LARGE_COPY,
-    READ_SHARE,
-    READ_WAIT_SECONDS,
-    REPEATED_READS,
-    SAME_LINE_READS,
-)
+from moored.model.recording import Recording
+from moored.rules.base import Docs, Evidence, Rule
+from moored.rules.reading import is_elementwise, is_kept_on_host, reads, runs_once, share_of_run
+from moored.rules.thresholds import Thresholds
 from moored.rules.wording import action, code, percent, subject
 from moored.units import format_bytes, format_count, format_seconds
 
@@ -66,19 +61,14 @@ history = jax.device_get(history)
             "a "
             "remainder (every N steps), reads of an array that was committed to the host, and a few reads on "
             "a "
-            "line that runs only once are notes."
+            "line that runs only once are notes. Lines that read the scalars of one collection are MRD202's."
         ),
     )
 
-    def explain(self, recording: Recording, sources: Sources) -> Iterator[Finding]:
+    def explain(self, recording: Recording, sources: Sources, limits: Thresholds) -> Iterator[Finding]:
         """One finding for each line and array that is read."""
-        for evidence in gather(
-            recording,
-            sources,
-            lambda t: t.direction == "d2h" and not t.explicit and t.reason == "read",
-            noise=0,
-        ):
-            severity = _severity(evidence)
+        for evidence in reads(recording, sources, limits):
+            severity = None if is_elementwise(evidence) else _severity(evidence)
             if severity is not None:
                 yield self.finding(
                     evidence,
@@ -91,31 +81,17 @@ history = jax.device_get(history)
 
 
 def _severity(evidence: Evidence) -> Severity | None:
-    is_large = evidence.each >= LARGE_COPY
-    if evidence.count < REPEATED_READS:
+    limits = evidence.limits
+    is_large = evidence.each >= limits.large_copy
+    if evidence.count < limits.repeated_reads:
         return "note" if is_large else None
-    if all(_is_kept_on_host(t, evidence.recording) for t in evidence.rows):
+    if is_kept_on_host(evidence):
         return "note"
     module, line = evidence.module, evidence.site.line
-    if module is not None:
-        runs_once = not module.in_function(line) and module.enclosing_loop(line) is None
-        if module.throttled_at(line) or (runs_once and evidence.count < SAME_LINE_READS):
-            return "note"
-    return "error" if is_large or _share(evidence) is not None else "warning"
-
-
-def _is_kept_on_host(row: Transfer, recording: Recording) -> bool:
-    """An array that the program committed to the CPU, while its computations run elsewhere."""
-    is_elsewhere = recording.header.default_device not in (None, row.source)
-    return bool(row.array.committed) and row.source.startswith("cpu") and is_elsewhere
-
-
-def _share(evidence: Evidence) -> float | None:
-    """The share of the run that these reads took, where it is worth an error."""
-    waited, run = evidence.read_seconds or 0.0, evidence.recording.header.seconds
-    if run <= 0 or waited < READ_WAIT_SECONDS or waited < READ_SHARE * run:
-        return None
-    return waited / run
+    is_rare = runs_once(evidence) and evidence.count < limits.same_line_reads
+    if is_rare or (module is not None and module.throttled_at(line)):
+        return "note"
+    return "error" if is_large or share_of_run(evidence) is not None else "warning"
 
 
 def _cause(evidence: Evidence) -> str:
@@ -129,7 +105,7 @@ def _cause(evidence: Evidence) -> str:
     times = "once" if evidence.count == 1 else f"{evidence.count:,} times"
     said = f"{reader} reads {what} from {row.source} into host memory {times}"
     said += ", and waits each time until it is computed"
-    waited, share = evidence.read_seconds, _share(evidence)
+    waited, share = evidence.read_seconds, share_of_run(evidence)
     if waited is not None:
         said += f": {format_seconds(waited)} in all"
         if share is not None:
@@ -139,9 +115,9 @@ def _cause(evidence: Evidence) -> str:
 
 def _fix(evidence: Evidence) -> str:
     what = code(evidence.words) if evidence.words else "the values"
-    if all(_is_kept_on_host(t, evidence.recording) for t in evidence.rows):
+    if is_kept_on_host(evidence):
         return f"Nothing if {what} is meant to live on the host; a numpy array reads faster still."
-    if evidence.each >= LARGE_COPY:
+    if evidence.each >= evidence.limits.large_copy:
         return (
             f"Compute on the device (jax.numpy in place of numpy) and read only the result; or read {what} "
             f"once "
@@ -153,7 +129,7 @@ def _fix(evidence: Evidence) -> str:
         if loop == line:
             return "Test it only every few steps, or move the loop to the device with jax.lax.while_loop."
         return "Test it only every few steps, or keep the test on the device (jax.lax.cond, jax.numpy.where)."
-    if module is not None and loop is None and not module.in_function(line):
+    if runs_once(evidence):
         reads = format_count(evidence.count, "read")
         return f"Read them together, jax.device_get({evidence.words or '...'}): one wait in place of {reads}."
     after = f" after the loop at line {loop}" if loop is not None else " at the end"

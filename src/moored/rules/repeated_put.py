@@ -9,7 +9,7 @@ from moored.model.module import Sources
 from moored.model.recording import Recording
 from moored.rules.base import Docs, Evidence, Rule, gather
 from moored.rules.repair import is_refilled, move_before_loop
-from moored.rules.thresholds import LARGE_COPY, NOTABLE_COPY, REPEATED_PUTS
+from moored.rules.thresholds import Thresholds
 from moored.rules.wording import action, code, subject
 from moored.units import format_bytes
 
@@ -62,9 +62,11 @@ for i in range(5):
         ),
     )
 
-    def explain(self, recording: Recording, sources: Sources) -> Iterator[Finding]:
+    def explain(self, recording: Recording, sources: Sources, limits: Thresholds) -> Iterator[Finding]:
         """One finding for each object that is put again at a line."""
-        for evidence in gather(recording, sources, lambda t: t.explicit and t.direction in ("h2d", "d2d")):
+        for evidence in gather(recording, sources, limits, lambda t: (
+            t.explicit and t.direction in ("h2d", "d2d") and t.seam != "callback"
+        )):  # fmt: skip
             severity = _severity(evidence)
             if severity is None or is_refilled(evidence):
                 continue
@@ -80,9 +82,10 @@ for i in range(5):
 
 
 def _severity(evidence: Evidence) -> Severity | None:
-    if not evidence.repeats or evidence.each < NOTABLE_COPY:
+    limits = evidence.limits
+    if not evidence.repeats or evidence.each < limits.notable_copy:
         return None
-    is_costly = evidence.each >= LARGE_COPY and evidence.repeats + 1 >= REPEATED_PUTS
+    is_costly = evidence.each >= limits.large_copy and evidence.repeats + 1 >= limits.repeated_puts
     return "error" if is_costly else "warning"
 
 

@@ -9,34 +9,18 @@ from moored.model.module import Sources
 from moored.model.recording import Recording, Transfer
 from moored.rules.base import Docs, Edit, Evidence, Rule, gather
 from moored.rules.repair import keep_home
-from moored.rules.thresholds import LARGE_COPY, LARGE_TOTAL, NOTABLE_COPY
-from moored.rules.wording import action, at_line, code, device_code, how_much, put_once, subject
+from moored.rules.thresholds import Thresholds
+from moored.rules.wording import action, at_line, code, device_code, how_much, is_lookup, put_once, subject
 
 __all__ = ["UncommittedDrift", "copy_severity"]
-
-# What JAX runs to take a part of an array: it can run at the array's home, and only the part needs to travel.
-_LOOKUPS = frozenset(
-    {
-        "dynamic_index_in_dim",
-        "dynamic_slice",
-        "dynamic_slice_in_dim",
-        "gather",
-        "index_in_dim",
-        "rewriting_take",
-        "slice",
-        "slice_in_dim",
-        "take",
-        "take_along_axis",
-        "unstack",
-    }
-)
 
 
 def copy_severity(evidence: Evidence) -> Severity:
     """How bad a copy between devices is, by whether it repeats and how much it moves."""
+    limits = evidence.limits
     if evidence.count < 2:
-        return "warning" if evidence.nbytes >= LARGE_COPY else "note"
-    is_costly = evidence.each >= NOTABLE_COPY or evidence.nbytes >= LARGE_TOTAL
+        return "warning" if evidence.nbytes >= limits.large_copy else "note"
+    is_costly = evidence.each >= limits.notable_copy or evidence.nbytes >= limits.large_total
     return "error" if is_costly else "warning"
 
 
@@ -87,9 +71,9 @@ for i in range(3):
         ),
     )
 
-    def explain(self, recording: Recording, sources: Sources) -> Iterator[Finding]:
+    def explain(self, recording: Recording, sources: Sources, limits: Thresholds) -> Iterator[Finding]:
         """One finding for each array that drifts at a line."""
-        for evidence in gather(recording, sources, lambda t: (
+        for evidence in gather(recording, sources, limits, lambda t: (
             t.direction == "d2d" and not t.explicit and t.reason == "uncommitted"
         )):  # fmt: skip
             is_lookup = any(_is_lookup(t) for t in evidence.rows)
@@ -106,7 +90,7 @@ for i in range(3):
 
 def _is_lookup(row: Transfer) -> bool:
     """Whether the row is the array that something was looked up in."""
-    return row.api != "jit" and row.function.strip("_") in _LOOKUPS and row.argument == "[0]"
+    return row.api != "jit" and is_lookup(row.function) and row.argument == "[0]"
 
 
 def _cause(evidence: Evidence, sources: Sources) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from moored.model.module import Module
 from moored.model.operands import split_path
 from moored.model.recording import Header
 from moored.model.site import Site
-from moored.rules.base import Evidence
+from moored.rules.evidence import Evidence, Observed
 from moored.units import format_bytes
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "code",
     "device_code",
     "how_much",
+    "is_lookup",
     "is_one_device",
     "percent",
     "put_on",
@@ -25,6 +27,22 @@ __all__ = [
 ]
 
 _LONGEST = 48
+# What JAX runs to take a part of an array: it can run at the array's home, and only the part needs to travel.
+_LOOKUPS = frozenset(
+    {
+        "dynamic_index_in_dim",
+        "dynamic_slice",
+        "dynamic_slice_in_dim",
+        "gather",
+        "index_in_dim",
+        "rewriting_take",
+        "slice",
+        "slice_in_dim",
+        "take",
+        "take_along_axis",
+        "unstack",
+    }
+)
 _DEVICE = re.compile(r"([A-Za-z_][\w.-]*):(\d+)")
 
 
@@ -40,7 +58,7 @@ def code(text: str, longest: int = _LONGEST) -> str:
     return f"`{text}`"
 
 
-def subject(evidence: Evidence, plural: bool = False) -> str:
+def subject(evidence: Observed[Any], plural: bool = False) -> str:
     """What moved: the user's words, or its place in the call, or "an array"."""
     if evidence.words:
         return code(evidence.words)
@@ -54,10 +72,10 @@ def subject(evidence: Evidence, plural: bool = False) -> str:
     return f"argument {step if step.isdigit() else code(step[1:-1])} of {code(row.function)}"
 
 
-def action(evidence: Evidence) -> str:
+def action(evidence: Observed[Any]) -> str:
     """What the line did: its expression, or what JAX ran."""
     row = evidence.first
-    text = evidence.expression or row.function or row.api
+    text = evidence.expression or getattr(row, "function", "") or row.api
     return code(text) if text else "the line"
 
 
@@ -66,6 +84,15 @@ def how_much(evidence: Evidence) -> str:
     size = format_bytes(evidence.each)
     one = len({(t.argument, t.array.shape, t.array.dtype) for t in evidence.rows}) == 1
     return f"the whole {size} array" if one else f"all {size} of it"
+
+
+def is_lookup(function: str) -> bool:
+    """Whether a function of JAX's takes a part of an array.
+
+    >>> is_lookup("_take"), is_lookup("dynamic_slice"), is_lookup("matmul")
+    (True, True, False)
+    """
+    return function.strip("_") in _LOOKUPS
 
 
 def at_line(origin: Site, site: Site) -> str:
