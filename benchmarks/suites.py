@@ -64,7 +64,8 @@ def pytest_unconfigure(config):
 def fetch(name: str, folder: Path) -> Path:
     """The unpacked sdist of the installed release."""
     version = importlib.metadata.version(name)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", str(folder), f"{name}=={version}"]  # fmt: skip
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
+               "--dest", str(folder), f"{name}=={version}"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{name} {version}: no sdist: {done.stderr[-1000:]}")
