@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import signal
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import click
 import pytest
 
 import moored
-from conftest import RunPython
+from conftest import SRC, RunPython
 from moored import cli
 from moored.errors import MachineError
 
@@ -178,3 +180,13 @@ def test_main_gives_the_code_of_a_refusal(
     monkeypatch.setattr(cli._Commands, "get_command", lambda self, ctx, name: command)
     assert cli.main(["doctor"]) == 2
     assert capsys.readouterr() == ("", "moored: error: two\nlines\n")
+
+
+def test_a_closed_stdout_does_not_keep_a_program_from_running(tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text("import sys\nsys.exit(7 if sys.stdout is None else 8)\n")
+    command = f"{sys.executable} -m moored trace prog.py >&-"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.fspath(SRC)},
+        stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (7, False), done.stderr

@@ -244,3 +244,8 @@ def test_names_that_are_not_utf8_are_kept_readable():
     loaded = Recording.from_bytes(recording.to_bytes())
     assert (loaded.header.argv, loaded.sites[0].path) == (["\\xff.py"], "a\\xffb.py")
     assert loaded.transfers == recording.transfers
+
+
+def test_zeros_at_the_end_are_a_torn_tail() -> None:
+    whole = Recording(sites=[Site("a.py", 3)])
+    assert Recording.from_bytes(whole.to_bytes() + bytes(4096)) == whole

@@ -5,6 +5,8 @@ Each row runs in this process under a collector of its own; events are compared 
 """
 
 import dataclasses
+import functools
+import signal
 import threading
 
 import jax
@@ -356,3 +358,86 @@ def test_an_environment_inside_the_users_folder_is_not_theirs():
     inside = Frames(["/venv/lib/python3.12/site-packages/flax/examples"]).kinds
     assert inside["/venv/lib/python3.12/site-packages/flax/examples/train.py"] == 2
     assert inside["/venv/lib/python3.12/site-packages/flax/linen.py"] == 1
+
+
+def test_equal_shardings_made_anew_for_each_call_are_counted_for_ever(monkeypatch):
+    monkeypatch.setattr("moored.trace.plans._MAX_KEYS", 8)
+    batches = [jax.device_put(HOST, jax.sharding.SingleDeviceSharding(jax.devices()[0])) for _ in range(40)]
+
+    def program():
+        for batch in batches:
+            add(HOST, batch)
+
+    assert events(traced(program)) == [("h2d", False, "call", (300, 10), 40)]
+
+
+def test_many_functions_do_not_end_the_counting_of_one_that_is_warm(monkeypatch):
+    monkeypatch.setattr("moored.trace.plans._MAX_FUNCTIONS", 8)
+    functions = [jax.jit(lambda x, n=n: x + n) for n in range(20)]
+
+    def program():
+        for function in functions:
+            function(1.0)
+            add(HOST, HOST)
+
+    assert sum(t.count for t in traced(program).transfers) == 2 * 20
+
+
+def test_an_executable_that_ran_past_the_seam_is_not_taken_for_the_next_call():
+    shows = jax.jit(lambda x: jax.debug.callback(lambda v: None, x[0, 0])).lower(HOST).compile()
+    two = jax.jit(lambda x, y: x.sum() + y.sum())
+    other = np.ones((7, 7), np.float32)
+
+    def program():
+        two(HOST, other)
+        shows(HOST)
+        two(HOST, other)
+        jax.effects_barrier()
+
+    recording = traced(program)
+    uploads = [(t.array.shape, t.count) for t in recording.transfers if t.function == "<lambda>"]
+    assert sorted(uploads) == [((7, 7), 1), ((7, 7), 1), ((300, 10), 1), ((300, 10), 1)]  # two lines
+    assert recording.header.moored_errors == []
+
+
+class _Alarm(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["function", "partial", "object"])
+def test_what_a_signal_handler_raises_in_our_code_reaches_the_program(monkeypatch, kind):
+    def function(number, frame):
+        raise _Alarm
+
+    class Handler:
+        def __call__(self, number, frame):
+            raise _Alarm
+
+    handler = {"function": function, "partial": functools.partial(function), "object": Handler()}[kind]
+    before = signal.signal(signal.SIGUSR1, handler)
+    monkeypatch.setattr("moored.trace.frames.Frames.caller", lambda *_: signal.raise_signal(signal.SIGUSR1))
+    collector = Collector()
+    collector.attach()
+    try:
+        for moves in (lambda: add(HOST, 1.0), lambda: jax.device_put(HOST), lambda: float(on_device(()))):
+            with pytest.raises(_Alarm):
+                moves()
+        assert collector.snapshot().header.moored_errors == []
+    finally:
+        collector.detach()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_jax_names_the_user_s_line_and_not_ours():
+    inner = jax.jit(lambda x: jnp.sin(x) * 2)
+
+    def program():
+        nonlocal text
+        text = jax.jit(lambda x: inner(x) + inner(x * 2)).lower(1.0).as_text(debug_info=True)
+
+    text = ""
+    hidden = list(seams.load()._source_info._exclude_paths)
+    traced(program)
+    assert "test_seams.py" in text
+    assert "moored/trace" not in text
+    assert seams.load()._source_info._exclude_paths == hidden

@@ -118,7 +118,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     try:
         result = _invoke(sys.argv[1:] if args is None else list(args))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever started us (`>&-`)
+            sys.stdout.flush()
     except click.exceptions.Exit as asked:
         return asked.exit_code
     except click.ClickException as error:

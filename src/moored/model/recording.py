@@ -255,7 +255,8 @@ def _frames(data: memoryview) -> Iterable[memoryview]:
     while at + _FRAME.size <= len(data):
         length, checksum = _FRAME.unpack_from(data, at)
         payload = data[at + _FRAME.size : at + _FRAME.size + length]
-        if len(payload) < length or zlib.crc32(payload) != checksum:
+        # Nothing at all has checksum 0: zeros at the end are what a machine that went down leaves.
+        if not length or len(payload) < length or zlib.crc32(payload) != checksum:
             return
         yield payload
         at += _FRAME.size + length

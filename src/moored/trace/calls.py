@@ -182,6 +182,7 @@ class _Calls:
     def replay(self, original: Any, call: Call, entry: Entry) -> Any:
         """A call that is known to move something; every lookup is cached per place in the program."""
         store, rows, place = self.store, None, None
+        store.state.ran = None  # an executable that was run past this seam may have left something
         try:
             frame = store.frames.user_frame(sys._getframe(2))
             parts: list[Any] = [frame and id(frame.f_code), frame and frame.f_lasti]
@@ -218,6 +219,7 @@ class _Calls:
     def slow(self, original: Any, call: Call, entry: Entry | None) -> Any:
         """A call of which nothing is known for certain yet, or one under ``default_device``."""
         state = self.store.state
+        state.ran = None
         start = _now()
         try:
             out = original(call.jitted, *call.args, **call.kwargs)

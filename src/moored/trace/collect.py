@@ -21,6 +21,12 @@ from moored.trace.store import Store
 
 __all__ = ["Collector"]
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+#: What of moored stands between or above the frames of a program; a benchmark of ours may be the program.
+_OURS = (
+    *(os.path.join(_PACKAGE, folder, "") for folder in ("cli", "diagnose", "trace")),
+    os.path.join(_PACKAGE, "__main__.py"),
+)
 _active: Collector | None = None
 _attach_lock = threading.RLock()
 
@@ -68,6 +74,7 @@ class Collector:
             for seam in self.seams:
                 seam.attach(makers)
             jax_.forget_dispatch()
+            jax_.hide_frames(_OURS)
             _active = self
         if self._flusher is not None:
             self._flusher.start()
@@ -103,6 +110,8 @@ class Collector:
             self._header = self._describe_run()
             for seam in reversed(self.seams):
                 seam.detach()
+            if self.jax is not None:
+                self.jax.show_frames(_OURS)
             _active = None
         self.store.forget_arrays()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Entry", "Function", "Move", "Plan", "Planner", "Rows", "unwrap"]
 
 SCALAR_NBYTES = 8  # index scalars and Python numbers: noise, added up apart
-_MAX_KEYS = 2048  # per function, before its keys are forgotten and learnt again
+_MAX_KEYS = 2048  # per function, before its keys are forgotten
 _MAX_FUNCTIONS = 16_384
 
 
@@ -213,6 +213,7 @@ class Planner:
         if known is None:
             if len(self.functions) >= _MAX_FUNCTIONS:
                 self.functions.clear()
+                self.jax.forget_dispatch()  # else JAX would serve them from C++ and show nothing
             name = getattr(jitted, "__name__", "") or getattr(owner, "__name__", "")
             known = Function(str(name), self.jax.statics(jitted))
             key, functions = id(owner), self.functions
@@ -226,9 +227,13 @@ class Planner:
         entry = function.by_id.get(call.key)
         if entry is None:
             if len(function.by_id) >= _MAX_KEYS:
+                # Programs make a new, equal sharding for each batch. What was learnt stays: JAX serves
+                # these calls from C++ and would not show it again.
                 function.by_id.clear()
-                function.entries.clear()
                 function.keep.clear()
+                if len(function.entries) >= _MAX_KEYS:
+                    function.entries.clear()
+                    self.jax.forget_dispatch()
             array_type = self.jax.ArrayImpl
             inner = [unwrap(leaf) for leaf in call.leaves]
             placed = ((x._sharding, x._committed) if type(x) is array_type else type(x) for x in inner)

@@ -49,8 +49,8 @@ class _Puts:
             if state.nested:
                 return original(shardings, layouts, semantics, args, *rest, **named)
             called_by = sys._getframe(1).f_code.co_name
-            state.nested = True
             start = _now()
+            state.nested = True  # last before the try: a signal may come in after any call
             try:
                 out = original(shardings, layouts, semantics, args, *rest, **named)
             finally:
@@ -70,8 +70,8 @@ class _Puts:
         ) -> Any:
             if state.nested:
                 return original(aval, sharding, xs, devices, *rest, **named)
-            state.nested = True
             start = _now()
+            state.nested = True  # last before the try: a signal may come in after any call
             try:
                 out = original(aval, sharding, xs, devices, *rest, **named)
             finally:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from moored.model.recording import ArraySpec
+from moored.trace.interrupts import raised_by_handler
 from moored.trace.seams import Internals
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def makers(store: Store, jax_: Internals) -> dict[str, Callable[[Any], Any]]:
             start = _now()
             try:
                 array.block_until_ready()
-            except Exception:  # deleted, or its computation failed: the original says so below
+            except Exception as error:  # deleted, or its computation failed: the original says so below
+                if raised_by_handler(error):
+                    raise
                 return fget(array)
             ready = _now()
             value = fget(array)

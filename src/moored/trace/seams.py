@@ -143,6 +143,24 @@ class Internals:
         clients = list(getattr(self.xla_bridge, "_backends", {}).values())
         return [device for client in clients for device in client.devices()]
 
+    def hide_frames(self, paths: Sequence[str]) -> None:
+        """Let JAX pass over our frames where it names the user's line.
+
+        It does so in the locations of operations, which profiles and HLO dumps show, in its messages,
+        and in explanations of cache misses.
+        """
+        for path in paths:
+            self._source_info.register_exclusion(path)
+
+    def show_frames(self, paths: Sequence[str]) -> None:
+        """Undo ``hide_frames``."""
+        hidden = self._source_info._exclude_paths
+        for path in paths:
+            if path in hidden:
+                hidden.remove(path)
+        self._source_info._exclude_path_regex.cache_clear()
+        self._source_info.is_user_filename.cache_clear()
+
     def forget_dispatch(self) -> None:
         """Empty the C++ dispatch caches, so that warm functions pass through Python once more.
 

@@ -18,6 +18,7 @@ from typing import Any
 from moored.model.recording import Arrival, Compile, Conflict, Event, Execution, OwnError, Transfer
 from moored.model.site import Site
 from moored.trace.frames import Caller, Frames, resolve
+from moored.trace.interrupts import raised_by_handler
 from moored.trace.places import Places
 
 __all__ = ["Row", "Store"]
@@ -201,7 +202,13 @@ class Store:
     # -- moored's own failures -------------------------------------------------------------
 
     def failed(self, seam: str, error: Exception) -> None:
-        """moored's own code failed: count it, and retire a seam that keeps failing."""
+        """moored's own code failed: count it, and retire a seam that keeps failing.
+
+        Raises:
+            Exception: ``error`` itself, where a signal handler of the program raised it.
+        """
+        if raised_by_handler(error):
+            raise error
         at = error.__traceback__
         while at is not None and at.tb_next is not None:
             at = at.tb_next
