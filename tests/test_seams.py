@@ -441,3 +441,17 @@ def test_jax_names_the_user_s_line_and_not_ours():
     assert "test_seams.py" in text
     assert "moored/trace" not in text
     assert seams.load()._source_info._exclude_paths == hidden
+
+
+@pytest.mark.parametrize(
+    ("same", "upload"), [(True, double := jax.jit(lambda x: x * 2)), (True, jax.device_put), (False, double)]
+)
+def test_equal_content_of_other_arrays_is_noted(same, upload):
+    def program():
+        for i in range(40):
+            upload(np.full((500, 10), 1.0 if same else i, np.float32))
+
+    (row,) = traced(program).transfers
+    assert (row.count, row.same_object) == (40, 0)
+    assert row.compared == 7  # 1-2, 2-3, 3-4, 4-5, 8-9, 16-17, 32-33
+    assert row.same_content == (7 if same else 0)

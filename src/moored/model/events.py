@@ -60,6 +60,9 @@ class Transfer(msgspec.Struct, kw_only=True):
         count: Number of transfers.
         nbytes: Bytes moved, over all of them.
         same_object: How many of them moved the very same object as the one before.
+        compared: How many of them were another host array than the one before, and had their content
+            compared with it (a few, not all: content is read for that).
+        same_content: How many of those were equal to it, byte for byte as far as a checksum tells.
         call_ns: Time inside the calls that carried them. Dispatch is asynchronous: a lower bound.
         wait_ns: For reads: time the host waited for the value to be computed.
         copy_ns: For reads: time of the copy itself.
@@ -86,6 +89,8 @@ class Transfer(msgspec.Struct, kw_only=True):
     count: int = 0
     nbytes: int = 0
     same_object: int = 0
+    compared: int = 0
+    same_content: int = 0
     call_ns: int = 0
     wait_ns: int = 0
     copy_ns: int = 0

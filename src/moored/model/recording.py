@@ -212,7 +212,18 @@ class Recording(msgspec.Struct):
 
 
 _COUNTERS = frozenset(
-    {"call_ns", "compile_ns", "copy_ns", "count", "dragged", "nbytes", "same_object", "wait_ns"}
+    {
+        "call_ns",
+        "compared",
+        "compile_ns",
+        "copy_ns",
+        "count",
+        "dragged",
+        "nbytes",
+        "same_content",
+        "same_object",
+        "wait_ns",
+    }
 )
 _TIMES = ("first_ns", "last_ns")
 
