@@ -6,9 +6,13 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from moored.model.events import ArraySpec, Arrival, Compile, Conflict, Execution, Operand, Transfer
+from moored.model.finding import Finding
 from moored.model.module import Sources
-from moored.model.recording import ArraySpec, Header, Recording, SeamState, Transfer
+from moored.model.recording import Header, Recording, SeamState
 from moored.model.site import Site
+from moored.rules.registry import explain
+from moored.rules.thresholds import DEFAULTS, Thresholds
 
 SEAMS = [SeamState("calls", True), SeamState("puts", True), SeamState("reads", True)]
 
@@ -97,6 +101,149 @@ class Run:
             "explicit": True, "committed": None,
         }  # fmt: skip
         return self.moved(expression, **{**usual, **fields})
+
+    def baked(self, expression: str, **fields: Any) -> Run:
+        """A constant of an executable."""
+        usual: dict[str, Any] = {
+            "direction": "d2h", "seam": "constant", "api": "jit", "source": "cpu:0", "target": "host",
+            "reason": "constant",
+        }  # fmt: skip
+        return self.moved(expression, **{**usual, **fields})
+
+    def called_back(self, expression: str, **fields: Any) -> Run:
+        """Arrays that a callback was handed."""
+        usual: dict[str, Any] = {
+            "direction": "d2h", "seam": "callback", "api": "io_callback", "source": "device",
+            "target": "host", "reason": "callback", "explicit": True, "committed": None,
+        }  # fmt: skip
+        return self.moved(expression, **{**usual, **fields})
+
+    def _spec(self, fields: dict[str, Any], committed: bool | None) -> ArraySpec:
+        return ArraySpec(fields.pop("shape", (1000, 1000)), fields.pop("dtype", "float32"), committed)
+
+    def ran(self, expression: str, *, put_by: str | None = None, **fields: Any) -> Run:
+        """A run on the CPU because of a committed argument."""
+        array = self._spec(fields, True)
+        usual: dict[str, Any] = {
+            "api": "jit", "function": "step", "ran_on": "cpu:0", "default_device": "accel:0", "count": 1,
+            "reason": "committed", "argument": "[1]", "nbytes": 4_000_000, "array": array,
+            "origin": None if put_by is None else self.site(put_by),
+        }  # fmt: skip
+        if named_at := fields.pop("named_at", None):
+            fields["named_at"] = self.site(named_at)
+        self.recording.executions.append(Execution(**{**usual, **fields}, site=self.site(expression)))
+        return self
+
+    def compiled(self, expression: str, *, earlier: str | None = None, **fields: Any) -> Run:
+        """A compilation for an argument that is committed now."""
+        usual: dict[str, Any] = {
+            "api": "jit", "function": "step", "reason": "commitment", "argument": "[0]", "n_changed": 1,
+            "array": self._spec(fields, True), "before": "accel:0, uncommitted",
+            "after": "accel:0, committed", "count": 1, "compile_ns": 200_000_000,
+            "earlier": None if earlier is None else self.site(earlier),
+        }  # fmt: skip
+        self.recording.compiles.append(Compile(**{**usual, **fields}, site=self.site(expression)))
+        return self
+
+    def arrived(self, expression: str, *, started_by: str | None = None, **fields: Any) -> Run:
+        """An array that landed on the CPU."""
+        array = self._spec(fields, fields.pop("committed", False))
+        usual: dict[str, Any] = {
+            "api": "device_put", "reason": "no-op-put", "array": array, "place": "cpu:0", "count": 1,
+            "nbytes": 4_000_000, "expected": "accel:0",
+            "origin": None if started_by is None else self.site(started_by),
+        }  # fmt: skip
+        self.recording.arrivals.append(Arrival(**{**usual, **fields}, site=self.site(expression)))
+        return self
+
+    def refused(self, expression: str, *operands: tuple[str, tuple[int, ...], str, str | None]) -> Run:
+        """A call that JAX refused; operands are (leaf, shape, place, line that committed it)."""
+        self.recording.conflicts.append(
+            Conflict(
+                site=self.site(expression),
+                api="add",
+                function="add",
+                count=1,
+                operands=tuple(
+                    Operand(leaf, ArraySpec(shape, "float32", True), place, by and self.site(by))
+                    for leaf, shape, place, by in operands
+                ),
+            )
+        )
+        return self
+
+
+PLACEMENTS = """\
+import jax, pickle, threading
+import jax.numpy as jnp
+
+scale = jax.device_put(0.5, cpu)
+ready = [jax.device_put(b) for b in batches]
+restored = pickle.loads(blob)
+for i in range(100):
+    batch = jnp.from_dlpack(rows)
+    state = step(state, batch)
+    total = make(i)(total)
+    norm = normalised(state)
+losses = [float(v) for v in history]
+print(optim.evaluate(state, scale))
+
+@jax.jit
+def normalised(x):
+    jax.experimental.io_callback(log, None, x)
+    jax.debug.print("{}", x.mean())
+    return x / x.max()
+
+params = params + noise
+"""
+
+
+def placements(folder: Path, **fields: Any) -> Run:
+    """A run with a finding of all rules that ``training`` has none of."""
+    run = Run(folder, PLACEMENTS, exit="ValueError", scalar_uploads=12_000, scalar_nbytes=60_000, **fields)
+    run.arrived("jax.device_put(b)", count=3, nbytes=6_291_456)
+    run.arrived("pickle.loads(blob)", reason="unpickled", place="accel:0", expected="", nbytes=8_388_608)
+    run.arrived(
+        "jnp.from_dlpack(rows)", api="from_dlpack", reason="dlpack-host", committed=True, count=100,
+        nbytes=209_715_200,
+    )  # fmt: skip
+    run.ran("step(state, batch)", put_by="jnp.from_dlpack(rows)", count=100, dragged=1, nbytes=629_145_600)
+    run.drifted(
+        "step(state, batch)", reason="follows-committed", api="jit", function="step", beside="[1]",
+        source="accel:0", target="cpu:0", nbytes=4_194_304,
+    )  # fmt: skip
+    run.compiled("step(state, batch)", earlier="step(state, batch)", compile_ns=41_500_000_000)
+    run.compiled(
+        "normalised(state)", function="normalised", reason="default-device", argument="", array=None,
+        before="no default_device", after="default_device cpu:0",
+    )  # fmt: skip
+    run.drifted(
+        "optim.evaluate(state, scale)", reason="resharded", api="jit", function="evaluate", library="optax",
+        count=2, nbytes=8_192, source="accel:0,1 P('x',)", target="accel:0,1 replicated", shape=(1024,),
+    )  # fmt: skip
+    run.baked("make(i)(total)", shape=(2048, 1024), count=100, nbytes=838_860_800, same_object=99)
+    run.read("float(v)", count=100, nbytes=400, wait_ns=3_000_000, copy_ns=1_000_000)
+    run.called_back(
+        "jax.experimental.io_callback(log, None, x)", count=100, nbytes=419_430_400, wait_ns=800_000_000
+    )
+    run.called_back('jax.debug.print("{}", x.mean())', api="debug_callback", count=100, nbytes=400, shape=())
+    return run.refused(
+        "params + noise",
+        ("[0]", (1024, 1024), "accel:0", None),
+        ("[1]", (1024,), "cpu:0", "jax.device_put(0.5, cpu)"),
+    )
+
+
+def only(run: Run) -> Finding:
+    """The one finding in a run."""
+    findings = explain(run.recording, run.sources)
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def severities(run: Run, limits: Thresholds = DEFAULTS) -> list[tuple[str, str]]:
+    """Rule and severity of each finding in a run."""
+    return [(f.rule, f.severity) for f in explain(run.recording, run.sources, limits)]
 
 
 ARTICLE = """\

@@ -34,25 +34,8 @@ LIMIT_S = 120
 RUNTIME_ABORT = "terminate called without an active exception"
 TRIES = 8
 
-# The rule that finds a kind, where that rule is the kind's only one, or was the last of them to be built.
-RULE_OF_KIND = {
-    "captured-constant": "MRD502",
-    "device-conflict-error": "MRD602",
-    "explicit-repeated": "MRD301",
-    "ignored-placement": "MRD403",
-    "implicit-d2d": "MRD101",
-    "implicit-d2h": "MRD201",
-    "implicit-h2d": "MRD102",
-    "misplaced-array": "MRD402",
-    "misplaced-compute": "MRD401",
-    "no-op-put": "MRD302",
-    "placement-recompile": "MRD501",
-}
-# Expectations that need another rule of their kind.
-RULE_OF_LINE = {
-    ("pickle_comes_back_elsewhere", 10): "MRD402",
-    ("tiny_committed_scalar_drags_compute", 17): "MRD103",
-}
+# Kinds that only the source shows, and the rule that will check it.
+RULE_OF_KIND = {"ignored-placement": "MRD403"}
 # On a CPU backend these go through the buffer protocol, which no seam sees; the source shows them.
 UNSEEN_AT_RUN_TIME = {("numpy_stats_on_device_array", 15): "MRD201 has no check of the source yet"}
 
@@ -140,10 +123,9 @@ def not_built(name: str, expectation: dict[str, Any]) -> list[pytest.MarkDecorat
     place = (name, expectation["line"])
     if place in UNSEEN_AT_RUN_TIME:
         return [pytest.mark.xfail(strict=True, reason=UNSEEN_AT_RUN_TIME[place])]
-    rule = RULE_OF_KIND[expectation["kind"]]
-    if expectation["kind"].startswith("implicit"):
-        rule = RULE_OF_LINE.get(place, rule)
-    return [] if rule in RULES else [pytest.mark.xfail(strict=True, reason=f"rule {rule} not built yet")]
+    rule = RULE_OF_KIND.get(expectation["kind"])
+    is_built = rule is None or rule in RULES
+    return [] if is_built else [pytest.mark.xfail(strict=True, reason=f"rule {rule} not built yet")]
 
 
 ALL = [pytest.param(name, marks=needing(name)) for name in EXPECTED]

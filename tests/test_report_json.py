@@ -14,7 +14,7 @@ from moored.model.recording import OwnError, Recording, SeamState
 from moored.model.site import Site
 from moored.report.json import render
 from moored.rules.registry import explain
-from recordings import SEAMS, article, header, training
+from recordings import SEAMS, article, header, placements, training
 
 
 def test_a_report_with_everything(tmp_path: Path) -> None:
@@ -22,6 +22,11 @@ def test_a_report_with_everything(tmp_path: Path) -> None:
     errors = [OwnError("reads collect.py:99", "ValueError: no such place", 3)]
     run = training(tmp_path, seams=dead, moored_errors=errors, simulated="accel", exit=1)
     gold.check("training.json", render(run.recording, explain(run.recording, run.sources)))
+
+
+def test_a_report_on_placements(tmp_path: Path) -> None:
+    run = placements(tmp_path)
+    gold.check("placements.json", render(run.recording, explain(run.recording, run.sources)))
 
 
 def test_the_fields_are_the_documented_ones(tmp_path: Path) -> None:
@@ -66,6 +71,8 @@ def test_the_fields_are_the_documented_ones(tmp_path: Path) -> None:
         "h2d": {"count": 0, "nbytes": 0},
         "d2d": {"count": 10, "nbytes": 65_205_043_200},
         "d2h": {"count": 0, "nbytes": 0},
+        "callbacks": {"count": 0, "nbytes": 0},
+        "recompiles": {"count": 0, "seconds": 0.0},
     }
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from moored.model.site import Site
 from moored.report import text
 from moored.report.unseen import unseen
 from moored.rules.registry import explain
-from recordings import SEAMS, Run, article, header, training
+from recordings import SEAMS, Run, article, header, placements, training
 
 
 class Terminal(io.StringIO):
@@ -55,8 +56,8 @@ def plain(findings: list[Finding], width: int = 120) -> str:
 def test_the_first_line_tells_the_whole_story(tmp_path: Path) -> None:
     lines = rendered(article(tmp_path)).splitlines()
     assert lines[0] == (
-        "commitment_issues.py:9  `array[i]` copied 65.2 GB in 10 copies of the 6.52 GB `array` from cpu:0 to "
-        "accel:0"
+        "commitment_issues.py:9  `array[i]` copied 65.2 GB in 10 copies of the 6.52 GB `array` from cpu:0 "
+        "to accel:0"
     )
     assert "  write   array = jax.device_put(array, cpu0)" in lines
 
@@ -83,9 +84,17 @@ def test_the_articles_report(tmp_path: Path, width: int) -> None:
     gold.check(f"article_{width}.txt", rendered(article(tmp_path, simulated="accel"), width))
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_report_on_placements(tmp_path: Path, width: int) -> None:
+    gold.check(f"placements_{width}.txt", rendered(placements(tmp_path), width))
+
+
 @pytest.mark.parametrize("width", [40, 80, 100, 120, 200])
-def test_no_line_is_wider_than_asked_but_those_to_copy(tmp_path: Path, width: int) -> None:
-    for row in rendered(training(tmp_path), width).splitlines():
+@pytest.mark.parametrize("run", [training, placements])
+def test_no_line_is_wider_than_asked_but_those_to_copy(
+    tmp_path: Path, width: int, run: Callable[[Path], Run]
+) -> None:
+    for row in rendered(run(tmp_path), width).splitlines():
         assert len(row) <= width or row.startswith("  write")
 
 
@@ -116,6 +125,24 @@ def test_nothing_found_is_one_calm_line(tmp_path: Path) -> None:
         ({"kind": "explicit-repeated"}, "`f` put the same 4 B `x` 2 times from cpu:0 to gpu:0 (8 B in all)"),
         ({"kind": "implicit-d2h", "expression": ""},
          "`f` read device arrays 2 times from cpu:0, and waited each time (8 B in all)"),
+        ({"kind": "no-op-put", "count": 1},
+         "`f` left the 8 B `x` on cpu:0, uncommitted: without a device it does nothing"),
+        ({"kind": "no-op-put"},
+         "`f` left 2 arrays of 4 B on cpu:0, uncommitted: without a device it does nothing"),
+        ({"kind": "misplaced-compute"}, "`f` ran on gpu:0 2 times, not on cpu:0"),
+        ({"kind": "misplaced-compute", "count": 1}, "`f` ran on gpu:0, not on cpu:0"),
+        ({"kind": "misplaced-array", "count": 1}, "`f` made an array of 8 B on gpu:0, not on cpu:0"),
+        ({"kind": "misplaced-array"}, "`f` made 2 arrays of 4 B on gpu:0, not on cpu:0"),
+        ({"kind": "placement-recompile", "count": 1}, "`f` compiled again: `x` was cpu:0, is gpu:0"),
+        ({"kind": "placement-recompile", "expression": ""},
+         "`f` compiled again, 2 times: cpu:0 before, gpu:0 now"),
+        ({"kind": "placement-recompile", "expression": "", "source": ""}, "`f` compiled again, 2 times"),
+        ({"kind": "captured-constant"}, "`f` baked 8 B into executables: 2 copies of an array of 4 B"),
+        ({"kind": "captured-constant", "count": 1}, "`f` baked an array of 8 B into an executable"),
+        ({"kind": "host-callback"}, "`f` moved 8 B between device and host in 2 callbacks"),
+        ({"kind": "device-conflict-error"},
+         "`f` was refused: its arguments are committed to cpu:0 and gpu:0"),
+        ({"kind": "device-conflict-error", "source": ""}, "`f` was refused"),
     ],
 )  # fmt: skip
 def test_headlines(fields: dict[str, object], expected: str) -> None:
@@ -146,6 +173,35 @@ def test_many_findings_are_counted_not_listed() -> None:
     assert sum(row.startswith("note MRD101  b.py:") for row in rows) == 5
     assert "... and 3 more notes" in rows
     assert rows[-1] == "moored: 25 errors, 8 notes. Moved nothing. The run took 20 s."
+
+
+def test_the_measured_seconds_of_a_kind_are_named() -> None:
+    rows = plain([finding(seconds=2.0, seconds_is="measured", kind="placement-recompile")]).splitlines()
+    assert rows[1].endswith(" · 2 s of compiling, measured")
+    rows = plain([finding(seconds=2.0, seconds_is="measured", kind="host-callback")]).splitlines()
+    assert rows[1].endswith(" · 2 s of callbacks, measured")
+
+
+def test_totals_count_callbacks_and_recompiles(tmp_path: Path) -> None:
+    run = Run(tmp_path, "step(x)\n").read("step(x)", count=2, nbytes=8)
+    run.called_back("step(x)", count=3, nbytes=3_000)
+    run.compiled("step(x)", compile_ns=0).compiled("step(x)", reason="sharding", compile_ns=0)
+    assert rendered(run, 200).splitlines()[-1] == (
+        "moored: 3 warnings. Moved device to host 3.01 kB in 5 transfers (of these 3 kB in 3 "
+        "callbacks). Compiled again for placement alone: 2 times. The run took 20 s."
+    )
+
+
+def test_the_library_in_between_is_named_where_asked(tmp_path: Path) -> None:
+    run = Run(tmp_path, "fit(x)\nplot(y)\n")
+    run.drifted("fit(x)", library="optax", count=3, nbytes=3_000_000)
+    run.drifted("plot(y)", library="evil\x1b", count=1, nbytes=3_000)
+    out = io.StringIO()
+    findings = explain(run.recording, run.sources)
+    text.render(run.recording, findings, file=out, width=120, show_library=True)
+    assert "  error MRD101 uncommitted-drift · in optax\n" in out.getvalue()
+    assert " from cpu:0 to accel:0, once (in evil\\x1b)\n" in out.getvalue()
+    assert "in optax" not in rendered(run).replace("that optax works on", "")
 
 
 # -- the source line -------------------------------------------------------------------------
@@ -272,6 +328,10 @@ def test_a_changed_file_is_not_quoted(tmp_path: Path) -> None:
         ({"seams": [SeamState("reads", True, "", "np.asarray on CPU arrays")], "default_device": "cpu:0"},
          ["Not seen: np.asarray on CPU arrays. On a GPU each of these reads waits and copies."]),
         ({"seams": [SeamState("reads", True, "", "np.asarray")], "default_device": "gpu:0"}, []),
+        ({"scalar_uploads": 999, "scalar_nbytes": 4_000}, []),
+        ({"scalar_uploads": 12_000, "scalar_nbytes": 60_000},
+         ["12,000 indices and Python numbers (60 kB) went to a device with calls; they are not counted "
+          "above."]),
         ({"moored_errors": [OwnError("calls a.py:1", "KeyError: 3", 1)]},
          ["moored itself failed 1 time in calls a.py:1: KeyError: 3; the program was not affected."]),
         ({"notes": ["7 events came after 20,000 rows and were not kept"]},
@@ -322,6 +382,13 @@ def test_moored_report_refuses_in_one_message(
     assert done.returncode == 2
     assert done.stderr.startswith(message)
     assert done.stderr.count("\n") == 1
+
+
+def test_moored_report_names_the_library(saved: Path, run_python: RunPython) -> None:
+    run = Run(saved.parent, "fit(x)\n").drifted("fit(x)", library="optax", count=3, nbytes=3_000_000)
+    run.recording.save(saved)
+    done = run_python("-m", "moored", "report", "run.moored", "--show-library")
+    assert "uncommitted-drift · in optax\n" in done.stdout
 
 
 def test_moored_report_needs_no_jax(saved: Path, run_python: RunPython) -> None:

@@ -10,26 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isolated
-from moored.model.finding import Finding
 from moored.model.module import Module, Sources
 from moored.model.recording import ArraySpec, Header, Recording, Transfer
 from moored.model.site import Site
 from moored.rules.base import Rule
 from moored.rules.registry import RULES, explain
 from moored.rules.wording import device_code
-from recordings import Run, article
+from recordings import Run, article, only, severities
 
 MB = 1_000_000
-
-
-def only(run: Run) -> Finding:
-    findings = explain(run.recording, run.sources)
-    assert len(findings) == 1, findings
-    return findings[0]
-
-
-def severities(run: Run) -> list[tuple[str, str]]:
-    return [(f.rule, f.severity) for f in explain(run.recording, run.sources)]
 
 
 # -- MRD101 ----------------------------------------------------------------------------------
@@ -43,14 +32,12 @@ def test_the_articles_program_gets_the_line_to_write(tmp_path: Path) -> None:
     assert (found.replacement, found.replacement_after) == ("array = jax.device_put(array, cpu0)", 6)
     assert found.cause == (
         "`array` was made under jax.default_device(cpu0) at line 6, so it sits on cpu:0 without being "
-        "committed to "
-        "it; each `array[i]` runs on the default device accel:0 and first copies the whole 6.52 GB array "
-        "there."
+        "committed to it; each `array[i]` runs on the default device accel:0 and first copies the whole "
+        "6.52 GB array there."
     )
     assert found.fix == (
         "Commit it to cpu:0 once: write `array = jax.device_put(array, cpu0)` after line 6. With that, "
-        "`array[i]` "
-        "runs on cpu:0 and copies nothing; put what it returns on accel:0 where that is needed."
+        "`array[i]` runs on cpu:0 and copies nothing; put what it returns on accel:0 where that is needed."
     )
 
 
@@ -158,8 +145,7 @@ def test_without_an_origin_the_fix_is_in_words(tmp_path: Path) -> None:
     assert found.replacement is None
     assert found.cause == (
         "`tokens` sits on cpu:0 without being committed to it; each `tokens[i]` runs on the default device "
-        "accel:0 "
-        "and first copies the whole 1 MB array there."
+        "accel:0 and first copies the whole 1 MB array there."
     )
     assert found.fix == (
         "Commit `tokens` to cpu:0 once, where it is made: "
@@ -176,8 +162,7 @@ def test_without_source_nothing_is_quoted(tmp_path: Path) -> None:
     assert found.expression == ""
     assert found.cause == (
         "An array sits on cpu:0 without being committed to it; each `dynamic_slice` runs on the default "
-        "device "
-        "accel:0 and first copies the whole 1 MB array there."
+        "device accel:0 and first copies the whole 1 MB array there."
     )
 
 
@@ -270,8 +255,7 @@ def test_parameters_on_the_host_are_one_finding_and_one_line(tmp_path: Path) -> 
     assert (found.replacement, found.replacement_after) == ("posterior = jax.device_put(posterior)", 5)
     assert found.cause == (
         "`posterior` is held in host memory (numpy, or Python values); each `predict(posterior, x)` uploads "
-        "all "
-        "8.2 MB of it to accel:0, and every time it was the very same object."
+        "all 8.2 MB of it to accel:0, and every time it was the very same object."
     )
     assert (
         found.fix
@@ -362,13 +346,11 @@ def test_the_operand_that_pulled_is_named(tmp_path: Path) -> None:
     assert (found.rule, found.severity, found.expression) == ("MRD103", "error", "weights")
     assert found.cause == (
         "`weights` sits on accel:0 uncommitted, and `scale` is committed to cpu:0: each `attend(weights, "
-        "scale)` "
-        "runs there, and first copies the whole 16.8 MB array there."
+        "scale)` runs there, and first copies the whole 16.8 MB array there."
     )
     assert found.fix == (
-        "If this is to run on accel:0, put `scale` there: `scale = jax.device_put(scale, jax.devices()[0])`. "
-        "If it "
-        "is to run on cpu:0, put `weights` on cpu:0 once: "
+        "If this is to run on accel:0, put `scale` there: `scale = jax.device_put(scale, "
+        "jax.devices()[0])`. If it is to run on cpu:0, put `weights` on cpu:0 once: "
         '`weights = jax.device_put(weights, jax.devices("cpu")[0])`.'
     )
 
@@ -393,8 +375,8 @@ def test_state_that_a_mesh_pulls_over_is_laid_out_once(tmp_path: Path) -> None:
     assert found.severity == "warning"
     assert "`scale` is committed to gpu:0,1: `attend(weights, scale)` ran there" in found.cause
     assert found.fix == (
-        "Lay `weights` out as the call wants it once, before the first call, and keep it so: "
-        "`weights = jax.device_put(weights, sharding)`."
+        "Lay `weights` out as the call wants it once, before the first call, and keep it so: `weights = "
+        "jax.device_put(weights, sharding)`."
     )
 
 
@@ -478,9 +460,8 @@ def test_other_reads_in_words(tmp_path: Path) -> None:
     assert only(run).fix == "Read them together, jax.device_get(...): one wait in place of 3 reads."
     run = Run(tmp_path, LOGGING).read("float(loss)", count=30, nbytes=120, library="matplotlib")
     assert only(run).cause == (
-        "Matplotlib reads device arrays from accel:0 into host memory 30 times, and waits each time until it "
-        "is "
-        "computed."
+        "Matplotlib reads device arrays from accel:0 into host memory 30 times, and waits each time until "
+        "it is computed."
     )
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, Literal, cast
 
 import click
 
+from moored.cli.options import SHOW_LIBRARY
 from moored.diagnose.options import Options
 from moored.diagnose.outfile import OutFile
 from moored.diagnose.program import locate_module, locate_script
 from moored.diagnose.run import TracedRun
 from moored.errors import InputError
 from moored.model.finding import SEVERITIES, Severity
+from moored.rules.settings import find_thresholds
 from moored.trace import simulate
 from moored.units import parse_bytes
 
@@ -116,6 +119,7 @@ class _Simulate(click.ParamType[Any]):
     help="Run on a simulated accelerator; with =N on N CPU devices.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing unless there is a finding above note.")
+@click.option("--show-library", is_flag=True, help=SHOW_LIBRARY)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
 @click.pass_context
 def command(
@@ -128,6 +132,7 @@ def command(
     fail_on: Severity | int | None,
     simulated: str | int | None,
     quiet: bool,
+    show_library: bool,
     program: tuple[str, ...],
 ) -> TracedRun:
     """Run a program; see what moved, where, why, and what to write instead.
@@ -145,6 +150,8 @@ def command(
         fail_on=fail_on,
         simulated=simulated is not None,
         quiet=quiet,
+        show_library=show_library,
+        thresholds=find_thresholds(*located.roots, os.curdir),
     )
     if simulated is not None:
         simulate.prepare(None if simulated == _ACCELERATOR else int(simulated))

@@ -8,6 +8,7 @@ from typing import Literal
 
 from moored.diagnose.outfile import OutFile
 from moored.model.finding import SEVERITIES, Finding, Severity
+from moored.rules.thresholds import DEFAULTS, Thresholds
 
 __all__ = ["REFUSED", "TRIPPED", "Options", "trips"]
 
@@ -26,6 +27,8 @@ class Options:
             least this severe, or where the findings above note moved more than this many bytes.
         simulated: JAX is to run on a simulated accelerator.
         quiet: Nothing on stderr unless there is a finding above note.
+        show_library: The report names the package between a line and JAX.
+        thresholds: What the rules compare with.
     """
 
     format: Literal["text", "json"] = "text"
@@ -34,6 +37,8 @@ class Options:
     fail_on: Severity | int | None = None
     simulated: bool = False
     quiet: bool = False
+    show_library: bool = False
+    thresholds: Thresholds = DEFAULTS
 
 
 def trips(findings: Sequence[Finding], fail_on: Severity | int | None) -> bool:

@@ -151,7 +151,7 @@ class TracedRun:
                 with self._fenced(f"writing {record.name}"):
                     record.write(recording.to_bytes())
             with self._fenced("explaining the recording"):
-                findings = explain(recording, Sources.of(recording))
+                findings = explain(recording, Sources.of(recording), self._options.thresholds)
             if output is not None:
                 with self._fenced(f"writing {output.name}"):
                     output.write(self._rendered(recording, findings).encode())
@@ -183,7 +183,9 @@ class TracedRun:
         if self._options.format == "json":
             return report_json.render(recording, findings)
         text = io.StringIO()
-        report_text.render(recording, findings, file=text, color=False)
+        report_text.render(
+            recording, findings, file=text, color=False, show_library=self._options.show_library
+        )
         return text.getvalue()
 
     def _print(self, recording: Recording, findings: list[Finding]) -> None:
@@ -197,10 +199,13 @@ class TracedRun:
             _say("the program never imported jax: there was nothing to trace")
         elif output is not None:
             _say(f"{format_count(len(findings), 'finding')}; the report is in {output.name}")
+            for f in findings:
+                if f.kind == "device-conflict-error" and f.severity == "error":  # what it died of
+                    _say(f"{f.site.text}: {f.cause} {f.fix}")
         elif self._options.format == "json":
             _say(report_json.render(recording, findings), prefix="")
         elif (stderr := _stderr()) is not None:
-            report_text.render(recording, findings, file=stderr)
+            report_text.render(recording, findings, file=stderr, show_library=self._options.show_library)
             stderr.flush()
 
 

@@ -15,6 +15,8 @@ from moored.model.recording import Recording
 from moored.report import json as json_report
 from moored.report import text as text_report
 from moored.rules.registry import explain
+from moored.rules.settings import find_thresholds
+from moored.rules.thresholds import Thresholds
 from moored.trace.collect import Collector
 
 __all__ = ["Report", "watch"]
@@ -28,6 +30,7 @@ class Report:
         self._started = time.perf_counter()
         self._before = collector.snapshot()
         self._recording: Recording | None = None
+        self._thresholds: Thresholds | None = None
 
     @property
     def recording(self) -> Recording:
@@ -42,9 +45,17 @@ class Report:
 
     @property
     def findings(self) -> list[Finding]:
-        """The rules applied to the recording, worst first."""
-        recording = self.recording
-        return explain(recording, Sources.of(recording))
+        """The rules applied to the recording, worst first.
+
+        Raises:
+            InputError: the project's ``[tool.moored]`` has an unknown key, or a value of the wrong type.
+        """
+        return self._explained(self.recording)
+
+    def _explained(self, recording: Recording) -> list[Finding]:
+        if self._thresholds is None:
+            self._thresholds = find_thresholds(os.path.dirname(sys.argv[0]), os.getcwd())
+        return explain(recording, Sources.of(recording), self._thresholds)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recording to a file that ``moored report`` reads.
@@ -57,13 +68,11 @@ class Report:
     def to_json(self) -> str:
         """The report in the schema ``moored.report/1``."""
         recording = self.recording
-        return json_report.render(recording, explain(recording, Sources.of(recording)))
+        return json_report.render(recording, self._explained(recording))
 
     def __str__(self) -> str:
         recording, out = self.recording, io.StringIO()
-        text_report.render(
-            recording, explain(recording, Sources.of(recording)), file=out, width=80, color=False
-        )
+        text_report.render(recording, self._explained(recording), file=out, width=80, color=False)
         return out.getvalue()
 
     def _close(self) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from moored.model.finding import SEVERITIES, Finding
-from moored.model.recording import Header, Recording
+from moored.model.recording import Header, Recording, Transfer
+from moored.report.totals import DIRECTIONS
 
 __all__ = ["SCHEMA", "render"]
 
@@ -80,10 +81,19 @@ def _totals(recording: Recording, findings: Sequence[Finding]) -> dict[str, Any]
     totals: dict[str, Any] = {
         f"{severity}s": sum(f.severity == severity for f in findings) for severity in SEVERITIES
     }
-    for direction in ("h2d", "d2d", "d2h"):
+    for direction in DIRECTIONS:
         rows = [t for t in recording.transfers if t.direction == direction]
-        totals[direction] = {"count": sum(t.count for t in rows), "nbytes": sum(t.nbytes for t in rows)}
+        totals[direction] = _moved(rows)
+    totals["callbacks"] = _moved([t for t in recording.transfers if t.seam == "callback"])
+    totals["recompiles"] = {
+        "count": sum(c.count for c in recording.compiles),
+        "seconds": sum(c.compile_ns for c in recording.compiles) / 1e9,
+    }
     return totals
+
+
+def _moved(rows: Sequence[Transfer]) -> dict[str, int]:
+    return {"count": sum(t.count for t in rows), "nbytes": sum(t.nbytes for t in rows)}
 
 
 def _finite(seconds: float | None) -> float | None:

@@ -16,9 +16,10 @@ from rich.text import Text
 from moored.model.finding import Finding
 from moored.model.module import Sources
 from moored.model.recording import Recording
+from moored.report.totals import totals_line
 from moored.report.unseen import unseen
 from moored.report.words import GLUE, glued, harmless, headline
-from moored.units import format_bytes, format_count, format_seconds
+from moored.units import format_count, format_seconds
 
 __all__ = ["render"]
 
@@ -37,6 +38,7 @@ def render(
     width: int | None = None,
     color: bool | None = None,
     sources: Sources | None = None,
+    show_library: bool = False,
 ) -> None:
     """Write the report of one run.
 
@@ -47,6 +49,7 @@ def render(
         width: Columns; where None those of the terminal, and 120 where ``file`` is none.
         color: Whether to colour; where None only on a terminal, and not with ``NO_COLOR`` set.
         sources: Where to find the program's lines; where None, its files as they were when it started.
+        show_library: Name the installed package between a line and JAX, where there is one.
 
     >>> import sys
     >>> render(Recording(), [], file=sys.stdout, width=80)
@@ -72,7 +75,9 @@ def render(
         force_jupyter=False,
     )
     encoding = getattr(file, "encoding", None) or "utf-8"
-    _Report(recording, findings, console, sources or Sources.of(recording), _carries(encoding)).write()
+    report = _Report(recording, findings, console, sources or Sources.of(recording), _carries(encoding))
+    report.show_library = show_library
+    report.write()
     text = "\n".join(line.rstrip() for line in buffer.getvalue().replace(GLUE, " ").split("\n"))
     file.write(text.encode(encoding, "backslashreplace").decode(encoding, "replace"))
 
@@ -111,6 +116,7 @@ class _Report:
     ) -> None:
         self.recording, self.findings, self.console, self.sources = recording, findings, console, sources
         self.bar, self.dot = ("│", " · ") if fine else ("|", " - ")
+        self.show_library = False
 
     def write(self) -> None:
         serious = [f for f in self.findings if f.severity != "note"]
@@ -126,7 +132,11 @@ class _Report:
             self.line(f"... and {format_count(len(notes) - _MAX_NOTES, 'more note')}", "dim")
         if notes:
             self.line("")
-        self.console.print(self.hanging(Text(glued(self.totals()), style="bold" if serious else ""), "  "))
+        self.console.print(
+            self.hanging(
+                Text(glued(totals_line(self.recording, self.findings)), style="bold" if serious else ""), "  "
+            )
+        )
         for remark in unseen(self.recording, sorted(self.sources.changed)):
             self.console.print(self.hanging(Text(glued(harmless(remark))), "  "))
 
@@ -144,6 +154,8 @@ class _Report:
         facts.append(f" {f.name}")
         if f.seconds is not None and f.seconds > 0:
             facts.append(f"{self.dot}{_said_seconds(f)}", style="")
+        if self.show_library and f.library:
+            facts.append(f"{self.dot}in {harmless(f.library)}", style="")
         self.console.print(facts)
         for row in self.source_lines(f, style):
             self.console.print(row, no_wrap=True, overflow="ignore", crop=False)
@@ -168,6 +180,8 @@ class _Report:
         row.append(f"note {f.rule}", style=_COLORS["note"])
         row.append(f"  {harmless(f.site.text)}  ", style="bold")
         row.append_text(_marked(harmless(headline(f, self.expression(f)))))
+        if self.show_library and f.library:
+            row.append(f" (in {harmless(f.library)})")
         self.console.print(self.hanging(row, "    "))
 
     def expression(self, f: Finding) -> str:
@@ -222,29 +236,6 @@ class _Report:
         first.no_wrap, first.overflow = True, "ignore"
         return first
 
-    def totals(self) -> str:
-        """One line: findings by severity, and what moved which way."""
-        counts = [
-            format_count(n, severity)
-            for severity in ("error", "warning", "note")
-            if (n := sum(f.severity == severity for f in self.findings))
-        ]
-        moved = []
-        for direction, words in (
-            ("h2d", "host to device"),
-            ("d2d", "device to device"),
-            ("d2h", "device to host"),
-        ):
-            rows = [t for t in self.recording.transfers if t.direction == direction]
-            if rows:
-                count = format_count(sum(t.count for t in rows), "transfer")
-                moved.append(f"{words} {format_bytes(sum(t.nbytes for t in rows))} in {count}")
-        seconds = self.recording.header.seconds
-        ran = f" The run took {format_seconds(seconds)}." if seconds > 0 else ""
-        if not counts:
-            return f"moored: nothing drifted. Watched {', '.join(moved) or 'no transfers'}.{ran}"
-        return f"moored: {', '.join(counts)}. Moved {', '.join(moved) or 'nothing'}.{ran}"
-
 
 def _beyond_replacement(f: Finding) -> str:
     """The fix without its first sentence where that only says what the replacement line shows."""
@@ -256,9 +247,10 @@ def _beyond_replacement(f: Finding) -> str:
 
 def _said_seconds(f: Finding) -> str:
     seconds = format_seconds(f.seconds or 0.0)
+    measured = {"placement-recompile": "compiling", "host-callback": "callbacks"}.get(f.kind, "waiting")
     return {
         "at least": f"at least {seconds} in these calls",
-        "measured": f"{seconds} of waiting, measured",
+        "measured": f"{seconds} of {measured}, measured",
         "estimate": f"about {seconds}, estimated",
     }.get(f.seconds_is, seconds)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from moored.model.recording import Recording
-from moored.units import format_count
+from moored.units import format_bytes, format_count
 
 __all__ = ["unseen"]
+
+_MANY_SCALARS = 1_000
 
 
 def unseen(recording: Recording, changed: Sequence[str] = ()) -> Iterator[str]:
@@ -37,6 +39,11 @@ def unseen(recording: Recording, changed: Sequence[str] = ()) -> Iterator[str]:
     for seam in header.seams:
         if seam.name == "reads" and seam.live and seam.blind_to and _computes_on_cpu(recording):
             yield f"Not seen: {seam.blind_to}. On a GPU each of these reads waits and copies."
+    if header.scalar_uploads >= _MANY_SCALARS:
+        yield (
+            f"{format_count(header.scalar_uploads, 'index or Python number', 'indices and Python numbers')} "
+            f"({format_bytes(header.scalar_nbytes)}) went to a device with calls; they are not counted above."
+        )
     if any(t.predicted for t in recording.transfers):
         yield "Some calls were warm before moored came: their counts are exact, their devices are inferred."
     for path in changed:

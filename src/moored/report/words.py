@@ -78,6 +78,29 @@ def headline(finding: Finding, expression: str = "") -> str:
         case "explicit-repeated":
             same = _sized(what, each, article=False)
             return f"{act} put the same {same} {f.count:,} times {route} ({total} in all)"
+        case "no-op-put":
+            arrays = _arrays(f, what, each)
+            return f"{act} left {arrays} on {f.source}, uncommitted: without a device it does nothing"
+        case "misplaced-compute":
+            times = "" if once else f" {f.count:,} times"
+            return f"{act} ran on {f.target}{times}, not on {f.source}"
+        case "misplaced-array":
+            return f"{act} made {_arrays(f, '', each)} on {f.target}, not on {f.source}"
+        case "placement-recompile":
+            times = "" if once else f", {f.count:,} times"
+            changed = f": {what} was {f.source}, is {f.target}"
+            if not f.expression:
+                changed = f": {f.source} before, {f.target} now" if f.source and f.target else ""
+            return f"{act} compiled again{times}{changed}"
+        case "captured-constant":
+            if once:
+                return f"{act} baked an array of {total} into an executable"
+            return f"{act} baked {total} into executables: {f.count:,} copies of an array of {each}"
+        case "host-callback":
+            return f"{act} moved {total} between device and host in {format_count(f.count, 'callback')}"
+        case "device-conflict-error":
+            there = f": its arguments are committed to {f.source} and {f.target}" if f.source else ""
+            return f"{act} was refused{there}"
         case _:
             return f"{act}: {f.name}"
 
@@ -91,6 +114,13 @@ def _sized(what: str, size: str, *, article: bool = True) -> str:
     if not what.startswith("`"):
         return f"{what} of {size}"
     return f"the {size} {what}" if article else f"{size} {what}"
+
+
+def _arrays(finding: Finding, what: str, each: str) -> str:
+    """Say "the 2.1 MB `b`", or "3 arrays of 2.1 MB" where there were several."""
+    if finding.count > 1:
+        return f"{finding.count:,} arrays of {each}"
+    return _sized(what, each) if what.startswith("`") else f"an array of {each}"
 
 
 def _each(finding: Finding) -> str:

@@ -29,8 +29,7 @@ class CallbackTraffic(Rule):
         ),
         why=(
             "The device waits for the host at each of them. The bytes cross twice, and nothing of it shows "
-            "where "
-            "the function is called."
+            "where the function is called."
         ),
         example="""\
 import jax

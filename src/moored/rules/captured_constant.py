@@ -25,13 +25,11 @@ class CapturedConstant(Rule):
     docs = Docs(
         what=(
             "Finds arrays that a jitted function uses without taking them as arguments: JAX copies them to "
-            "where "
-            "the function runs, as constants of its executable, at each compilation."
+            "where the function runs, as constants of its executable, at each compilation."
         ),
         why=(
-            "The copy is held beside the array itself, and a function that is made anew (a lambda in a loop, "
-            "a "
-            "method of a new object) is compiled anew, and copies it again."
+            "The copy is held beside the array itself, and a function that is made anew (a lambda in a "
+            "loop, a method of a new object) is compiled anew, and copies it again."
         ),
         example="""\
 import jax
@@ -60,8 +58,7 @@ for i in range(3):
 """,
         silent=(
             "For constants of less than 64 kB, and for arrays of less than 1 MB that are baked in once. One "
-            "of 1 to "
-            "10 MB that is baked in once is a note."
+            "of 1 to 10 MB that is baked in once is a note."
         ),
     )
 
@@ -83,9 +80,13 @@ def _constants(recording: Recording, sources: Sources, limits: Thresholds) -> It
             key = (recording.site_of(row), row.array.shape, row.array.dtype)
             groups.setdefault(key, {}).setdefault(row.direction, []).append(row)
     for legs in groups.values():
-        rows = max(legs.values(), key=lambda rows: (sum(t.count for t in rows), rows[0].direction))
+        rows = max(legs.values(), key=_weight)
         site = recording.site_of(rows[0])
         yield Evidence(recording, site, sources.module(site.path), limits, rows)
+
+
+def _weight(leg: list[Transfer]) -> tuple[int, int, str]:
+    return sum(t.count for t in leg), sum(t.same_object for t in leg), leg[0].direction
 
 
 def _severity(evidence: Evidence) -> Severity | None:
@@ -117,6 +118,5 @@ def _fix(evidence: Evidence) -> str:
         return "Pass it as an argument: the executable then works on the array itself, and holds no copy."
     return (
         "Define the function once, outside the loop, and pass the array as an argument, committed to where "
-        "the "
-        "function runs: it is then compiled once, and copies nothing."
+        "the function runs: it is then compiled once, and copies nothing."
     )

@@ -27,13 +27,11 @@ class CommittedDrags(Rule):
         what=(
             "Finds calls in which one operand is committed to a device and another, uncommitted, one sits "
             "elsewhere. The call runs where the committed one is, however small it is, and JAX copies the "
-            "others "
-            "there at every call."
+            "others there at every call."
         ),
         why=(
             "A committed scalar of 4 bytes is enough to copy 16.8 MB of weights to another device at each "
-            "step, "
-            "and to run the step there: on the CPU, where the scalar came from there."
+            "step, and to run the step there: on the CPU, where the scalar came from there."
         ),
         example="""\
 import jax
@@ -129,6 +127,6 @@ def _fix(evidence: Evidence) -> str:
     home = device_code(row.source, header, module)
     back = code(put_once(evidence.words_for(row.beside) or "y", home, module), 100)
     return (
-        f"If this is to run on {row.source}, put {_puller(evidence)} there: {back}. "
-        f"If it is to run on {row.target}, put {name} on {row.target} once: {line}."
+        f"If this is to run on {row.source}, put {_puller(evidence)} there: {back}. If it is to run on "
+        f"{row.target}, put {name} on {row.target} once: {line}."
     )

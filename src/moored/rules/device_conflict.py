@@ -18,6 +18,8 @@ from moored.units import format_bytes
 
 __all__ = ["DeviceConflict"]
 
+_RAISED = ValueError.__name__  # what JAX raises, and how a run that it ended is recorded
+
 
 class DeviceConflict(Rule):
     """Arguments committed to different devices: JAX raises, and names neither the lines nor the cure."""
@@ -32,8 +34,7 @@ class DeviceConflict(Rule):
         ),
         why=(
             "JAX moves uncommitted arrays to the others, but never an array that is committed. The error "
-            "names "
-            "the call, not the line that put the arguments where they are, which may be far away."
+            "names the call, not the line that put the arguments where they are, which may be far away."
         ),
         example="""\
 import jax
@@ -60,14 +61,15 @@ params = params + noise
         """One finding for each line that was refused."""
         rows = recording.conflicts
         for evidence in observe(recording, sources, limits, rows, lambda c: (c.function, c.operands)):
-            operands = sorted(evidence.first.operands, key=lambda o: _nbytes(o.array))
+            home = recording.header.default_device
+            operands = sorted(evidence.first.operands, key=lambda o: (_nbytes(o.array), o.place == home))
             small = operands[0] if operands else None
             large = operands[-1] if operands else None
             if small is not None:
                 evidence.words = evidence.words_for(small.argument)
             yield self.finding(
                 evidence,
-                "warning" if recording.header.exit in (0, None) else "error",
+                "error" if recording.header.exit == _RAISED else "warning",
                 _cause(evidence),
                 _fix(evidence, small, large),
                 array=small.array if small is not None else None,
@@ -108,9 +110,9 @@ def _fix(evidence: Observed[Conflict], small: Operand | None, large: Operand | N
     line = code(put_once(evidence.words, target, module), 100)
     origin = evidence.named(small.origin)
     where = f", or put it there at {at_line(origin, evidence.site)} already" if origin is not None else ""
-    return (
-        f"Move the smaller one, {_named(evidence, small)}, to {large.place} before the call: {line}{where}."
-    )
+    which = "the smaller one" if _nbytes(small.array) < _nbytes(large.array) else "one of them"
+    named = _named(evidence, small)
+    return f"Move {which}, {named}, to {large.place} before the call: {line}{where}."
 
 
 def _nbytes(array: ArraySpec) -> int:

@@ -8,7 +8,7 @@ from moored.model.finding import Finding, Severity
 from moored.model.module import Sources
 from moored.model.recording import Recording
 from moored.rules.base import Docs, Evidence, Rule
-from moored.rules.reading import is_elementwise, is_kept_on_host, reads, share_of_run
+from moored.rules.reading import collection, is_elementwise, is_kept_on_host, reads, share_of_run
 from moored.rules.thresholds import Thresholds
 from moored.rules.wording import action, code, percent
 from moored.units import format_count, format_seconds
@@ -25,13 +25,11 @@ class ElementwiseHostLoop(Rule):
     docs = Docs(
         what=(
             "Finds lines that read the scalars of one collection each by itself: iterating over a device "
-            "array, "
-            "numpy or Python functions over a list of device scalars, float(v) for each v."
+            "array, numpy or Python functions over a list of device scalars, float(v) for each v."
         ),
         why=(
             "Every read is a round trip to the device of its own, a few bytes at a time, and the values "
-            "could "
-            "have come together in one. It is also the usual cause of a slow end of an epoch."
+            "could have come together in one. It is also the usual cause of a slow end of an epoch."
         ),
         example="""\
 import jax
@@ -61,10 +59,8 @@ mean = np.mean(jax.device_get(losses))
 """,
         silent=(
             "For jax.device_get, for one or two reads, and for reads of more than a scalar. Fewer than 16 "
-            "reads "
-            "and reads of arrays that were committed to the host are notes. A value that is read at each "
-            "step "
-            "of a loop is MRD201's."
+            "reads and reads of arrays that were committed to the host are notes. A value that is read at "
+            "each step of a loop is MRD201's."
         ),
     )
 
@@ -110,13 +106,12 @@ def _fix(evidence: Evidence) -> str:
     module, line = evidence.module, evidence.site.line
     loop = module.enclosing_loop(line) if module is not None else None
     reads = format_count(evidence.count, "read")
+    what = collection(evidence) or "..."
+    get = code(f"jax.device_get({what})")
     if loop is not None:
-        return (
-            f"Read them all at once, before the loop at line {loop}: jax.device_get of what it goes over, "
-            f"one wait in place of {reads}."
-        )
-    what = evidence.words or "..."
+        where = f", before the loop at line {loop}" if loop != line else ""
+        return f"Read them all at once{where}, {get}: one wait in place of {reads}."
     return (
-        f"Read them together, {code(f'jax.device_get({what})')}: one wait in place of {reads}; or stack them "
-        "on the device (jax.numpy.stack) and read only the result."
+        f"Read them together, {get}: one wait in place of {reads}; or stack them on the device "
+        "(jax.numpy.stack) and read only the result."
     )

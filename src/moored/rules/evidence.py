@@ -182,7 +182,9 @@ def observe(
         groups.setdefault((site, key(row)), made).rows.append(row)
     for observed in groups.values():
         first = observed.first
-        observed.words = _words(observed.module, observed.site, first, getattr(first, "argument", ""))
+        argument = getattr(first, "argument", None)
+        if argument != "":  # a call of which no leaf is meant
+            observed.words = _words(observed.module, observed.site, first, argument or "")
         yield observed
 
 

@@ -26,13 +26,12 @@ class HostArrayPerCall(Rule):
         what=(
             "Finds numpy arrays (and lists) that are passed to a jitted function or to jax.numpy. They are "
             "uploaded at every call; JAX keeps no copy on the device from one call to the next. It is an "
-            "error "
-            "where the very same objects come again, because then every upload but the first was for nothing."
+            "error where the very same objects come again, because then every upload but the first was for "
+            "nothing."
         ),
         why=(
             "A call can not start before its arguments have arrived. Parameters of 8.19 MB passed as numpy "
-            "to "
-            "12 calls move 98.3 MB; put on the device once, they move 8.19 MB."
+            "to 12 calls move 98.3 MB; put on the device once, they move 8.19 MB."
         ),
         example="""\
 import jax
@@ -59,8 +58,7 @@ for i in range(3):
 """,
         silent=(
             "For values of 8 bytes or less, and for new arrays of under 1 kB. Larger arrays that are new at "
-            "each call (batches), buffers that the loop "
-            "refills, single calls and small repeats are notes."
+            "each call (batches), buffers that the loop refills, single calls and small repeats are notes."
         ),
     )
 
@@ -94,9 +92,8 @@ def _same(evidence: Evidence) -> str:
     again = "every time" if evidence.repeats == evidence.count - 1 else f"{evidence.repeats:,} times"
     return (
         f"{subject(evidence)} is held in host memory (numpy, or Python values); each {action(evidence)} "
-        f"uploads all "
-        f"{format_bytes(evidence.each)} of it to {evidence.first.target}, and {again} it was the very same "
-        f"object."
+        f"uploads all {format_bytes(evidence.each)} of it to {evidence.first.target}, and {again} it was the "
+        "very same object."
     )
 
 
@@ -109,16 +106,16 @@ def _hoist(evidence: Evidence, loop_line: int | None) -> str:
 
 
 _FEED = (
-    "Nothing if the calls are long. Otherwise put the next one on the device (jax.device_put) while the call "
-    "before it still runs: the upload is then hidden."
+    "Nothing if the calls are long. Otherwise put the next one on the device (jax.device_put) while the "
+    "call before it still runs: the upload is then hidden."
 )
 
 
 def _fresh(evidence: Evidence) -> str:
     kind = "is written to again" if evidence.repeats else "is a new host array"
     return (
-        f"{subject(evidence)} {kind} for each of {format_count(evidence.count, 'call')}; "
-        f"{action(evidence)} uploads it to {evidence.first.target} before it can start."
+        f"{subject(evidence)} {kind} for each of {format_count(evidence.count, 'call')}; {action(evidence)} "
+        f"uploads it to {evidence.first.target} before it can start."
     )
 
 

@@ -25,13 +25,12 @@ class HostReadPerStep(Rule):
     docs = Docs(
         what=(
             "Finds lines that read a device value into Python or numpy again and again: float, bool, int, "
-            ".item(), "
-            "print, formatting, numpy functions. Each read waits until the device has computed the value."
+            ".item(), print, formatting, numpy functions. Each read waits until the device has computed the "
+            "value."
         ),
         why=(
             "JAX runs ahead of the device: Python dispatches the next step while this one is computed. A "
-            "read at "
-            "every step takes that away, and the device idles while Python prepares the next step."
+            "read at every step takes that away, and the device idles while Python prepares the next step."
         ),
         example="""\
 import jax
@@ -57,11 +56,10 @@ for i in range(5):
 history = jax.device_get(history)
 """,
         silent=(
-            "For one or two reads of less than 1 MB, and for jax.device_get. Reads behind an `if` that tests "
-            "a "
-            "remainder (every N steps), reads of an array that was committed to the host, and a few reads on "
-            "a "
-            "line that runs only once are notes. Lines that read the scalars of one collection are MRD202's."
+            "For one or two reads of less than 1 MB, and for jax.device_get. Reads behind an `if` that "
+            "tests a remainder (every N steps), reads of an array that was committed to the host, and a few "
+            "reads on a line that runs only once are notes. Lines that read the scalars of one collection "
+            "are MRD202's."
         ),
     )
 
@@ -120,8 +118,7 @@ def _fix(evidence: Evidence) -> str:
     if evidence.each >= evidence.limits.large_copy:
         return (
             f"Compute on the device (jax.numpy in place of numpy) and read only the result; or read {what} "
-            f"once "
-            f"with jax.device_get and work on that. Each read moves {format_bytes(evidence.each)}."
+            f"once with jax.device_get and work on that. Each read moves {format_bytes(evidence.each)}."
         )
     module, line = evidence.module, evidence.site.line
     loop = module.enclosing_loop(line) if module is not None else None

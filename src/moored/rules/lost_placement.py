@@ -28,16 +28,13 @@ class LostPlacement(Rule):
     docs = Docs(
         what=(
             "Finds arrays that land elsewhere than the code suggests: host memory that from_dlpack imports, "
-            "which "
-            "is then committed to the CPU; arrays that a thread makes which was started inside a "
-            "default_device "
-            "block, and does not inherit it; arrays that pickle restores, to the default device and "
-            "uncommitted."
+            "which is then committed to the CPU; arrays that a thread makes which was started inside a "
+            "default_device block, and does not inherit it; arrays that pickle restores, to the default "
+            "device and uncommitted."
         ),
         why=(
             "Where an array is decides where all that uses it runs. A batch that was imported with "
-            "from_dlpack "
-            "takes the training step, and the parameters, to the CPU for good."
+            "from_dlpack takes the training step, and the parameters, to the CPU for good."
         ),
         example="""\
 import threading
@@ -73,10 +70,9 @@ with jax.default_device(home):
     loader.join()
 """,
         silent=(
-            "For arrays that name their device. What pickle restores is a note where it is not known to have "
-            "been elsewhere; so is imported host memory that no computation followed, and arrays of less "
-            "than "
-            "64 kB."
+            "For arrays that name their device. What pickle restores is a note where it is not known to "
+            "have been elsewhere; so is imported host memory that no computation followed, and arrays of "
+            "less than 64 kB."
         ),
     )
 
@@ -86,6 +82,7 @@ with jax.default_device(home):
         for evidence in observe(recording, sources, limits, rows, lambda a: (a.reason, a.place, a.expected)):
             row = evidence.first
             is_pickle = row.reason == "unpickled"
+            evidence.words = ""  # what the line was given is not the array that arrived
             yield self.finding(
                 evidence,
                 _severity(evidence),
@@ -126,8 +123,7 @@ def _cause(evidence: Observed[Arrival]) -> str:
         started = f" at {at_line(origin, evidence.site)}" if origin is not None else ""
         return (
             f"{act} made {arrays} of {size}{each} on {row.place}: its thread was started{started} inside a "
-            "block "
-            f"with default_device {row.expected}, and a thread does not inherit that."
+            f"block with default_device {row.expected}, and a thread does not inherit that."
         )
     was = f"it was on {row.expected} when it was pickled" if row.expected else "pickle keeps no placement"
     if evidence.count > 1 and row.expected:
@@ -145,8 +141,8 @@ def _fix(evidence: Observed[Arrival]) -> str:
     if row.reason == "thread-default":
         return (
             f"Name the device where the array is made, {code(f'{jax}.device_put(value, {device})', 100)}, or "
-            "open "
-            f"{code(f'with {jax}.default_device({device}):', 100)} inside the function that the thread runs."
+            f"open {code(f'with {jax}.default_device({device}):', 100)} inside the function that the thread "
+            "runs."
         )
     put = f"{jax}.device_put(restored, {device})"
     return (

@@ -33,15 +33,12 @@ class MisplacedCompute(Rule):
     docs = Docs(
         what=(
             "Finds functions that ran on the CPU (or another device) while the default device stood idle, "
-            "because "
-            "one of their arguments is committed there, and others were pulled after it; or although a "
-            "device is "
-            "named inside the function, which JAX ignores."
+            "because one of their arguments is committed there, and others were pulled after it; or "
+            "although a device is named inside the function, which JAX ignores."
         ),
         why=(
             "The results are right and nothing is printed: only the speed is that of the other device. "
-            "Results "
-            "are committed there too, so that every later step follows."
+            "Results are committed there too, so that every later step follows."
         ),
         example="""\
 import jax
@@ -68,10 +65,9 @@ for i in range(3):
     weights = step(weights, batch)
 """,
         silent=(
-            "For work inside a default_device block, for operations on arrays that were committed on purpose "
-            "and pulled nothing along (a note, where they are large), and for single operations outside of "
-            "jit, "
-            "such as slices of a dataset that is committed to the host."
+            "For work inside a default_device block, for operations on arrays that were committed on "
+            "purpose and pulled nothing along (a note, where they are large), and for single operations "
+            "outside of jit, such as slices of a dataset that is committed to the host."
         ),
         companions=("MRD103", "MRD402"),
     )
@@ -87,14 +83,21 @@ for i in range(3):
             bad = bad or any(_key(e) in dragged for e in evidence.rows)
             severity = _severity(evidence, bad)
             if severity is not None:
-                row = evidence.first
+                row = _telling(evidence)
+                evidence.words = evidence.words_for(row.argument)
                 yield self.finding(
                     evidence,
                     severity,
                     _cause(evidence, bad),
                     _fix(evidence, bad),
+                    array=row.array,
                     route=(row.wanted or row.default_device, row.ran_on),
                 )
+
+
+def _telling(evidence: Observed[Execution]) -> Execution:
+    """The row whose committed leaf began it: later calls also get what earlier ones returned."""
+    return next((row for row in evidence.rows if row.origin is not None), evidence.first)
 
 
 def _key(row: Execution) -> tuple[object, ...]:
@@ -138,7 +141,7 @@ def _severity(evidence: Observed[Execution], bad: bool) -> Severity | None:
 
 
 def _cause(evidence: Observed[Execution], bad: bool) -> str:
-    row, act = evidence.first, action(evidence)
+    row, act = _telling(evidence), action(evidence)
     ran = f"{act} ran on {row.ran_on}, {format_count(evidence.count, 'time')}"
     if evidence.count == 1:
         ran = f"{act} ran on {row.ran_on}"
@@ -147,16 +150,13 @@ def _cause(evidence: Observed[Execution], bad: bool) -> str:
         where = f" at {at_line(named, evidence.site)}" if named is not None else ""
         return (
             f"{ran}, although {row.wanted} is named inside {code(row.function)}{where}: a device that is "
-            "named "
-            "inside a jitted function does not place its computation, its arguments do."
+            "named inside a jitted function does not place its computation, its arguments do."
         )
-    origin = evidence.origin
+    origin = evidence.named(row.origin)
     since = f" since {at_line(origin, evidence.site)}" if origin is not None else ""
     size = format_bytes(evidence.each)
-    said = (
-        f"{ran}, not on the default device {row.default_device}, because {subject(evidence)} is committed to "
-    )
-    said += f"{row.ran_on}{since}"
+    said = f"{ran}, not on the default device {row.default_device}, because {subject(evidence, row=row)}"
+    said += f" is committed to {row.ran_on}{since}"
     if not bad:
         return f"{said}; nothing was pulled along."
     if _has_drags(evidence):
@@ -177,7 +177,7 @@ def _has_drags(evidence: Observed[Execution]) -> bool:
 
 
 def _fix(evidence: Observed[Execution], bad: bool) -> str:
-    row, header, module = evidence.first, evidence.recording.header, evidence.module
+    row, header, module = _telling(evidence), evidence.recording.header, evidence.module
     if row.reason == "named-inside":
         device = device_code(row.wanted, header, module)
         line = code(put_once(evidence.words, device or "device", module), 100)

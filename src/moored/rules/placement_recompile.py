@@ -31,8 +31,7 @@ class PlacementRecompile(Rule):
         why=(
             "JAX keeps one executable for each placement of the arguments. A training step of a large model "
             "compiles for minutes, and compiles again at its second step where the first one returned its "
-            "state "
-            "committed."
+            "state committed."
         ),
         example="""\
 import jax
@@ -59,8 +58,7 @@ step(jax.device_put(w, gpu))
 """,
         silent=(
             "For first compilations, and for those that new shapes or static values need. A single one that "
-            "took "
-            "less than a second is a note."
+            "took less than a second is a note."
         ),
     )
 
@@ -106,7 +104,7 @@ def _cause(evidence: Observed[Compile], row: Compile, seconds: float) -> str:
         )
     if row.reason == "context":
         return f"{said}JAX's context (a mesh, or a setting in force) was another{where}."
-    said += f"{subject(evidence)} was {row.before}{where} and is {row.after} now"
+    said += f"{subject(evidence, row=row)} was {row.before}{where} and is {row.after} now"
     more = row.n_changed - 1
     return (
         f"{said}; so {format_count(more, 'other leaf', 'other leaves')} changed." if more > 0 else f"{said}."
@@ -117,15 +115,15 @@ def _fix(evidence: Observed[Compile], row: Compile) -> str:
     function = code(row.function) if row.function else "it"
     if row.reason == "default-device":
         return (
-            f"Call {function} outside the default_device block: its arguments are committed, "
-            "so that the block does nothing for it but cost a compilation."
+            f"Call {function} outside the default_device block: its arguments are committed, so that the "
+            "block does nothing for it but cost a compilation."
         )
     if row.reason == "context":
         return f"Call {function} in the same context each time: enter the mesh once, around all of it."
     if "host value" in row.before or "host value" in row.after:
         return (
-            f"Feed {function} in one way everywhere: all of it numpy, or all of it through the "
-            "same device_put."
+            f"Feed {function} in one way everywhere: all of it numpy, or all of it through the same "
+            "device_put."
         )
     if "uncommitted" not in row.before:
         return f"Feed {function} in one way everywhere, with the same device or sharding in each device_put."

@@ -25,13 +25,11 @@ class PutWithoutDevice(Rule):
     docs = Docs(
         what=(
             "Finds device_put(x) without a device, for an uncommitted array off the default device. Such a "
-            "put "
-            "returns the array as it is: it moves nothing and commits nothing."
+            "put returns the array as it is: it moves nothing and commits nothing."
         ),
         why=(
             "The code reads as if the array were now on the accelerator. It is not, and it drifts there "
-            "whole "
-            "with every operation that uses it (MRD101)."
+            "whole with every operation that uses it (MRD101)."
         ),
         example="""\
 import jax
@@ -53,8 +51,7 @@ batch = jax.device_put(batch, jax.devices()[0])
 """,
         silent=(
             "For arrays that are committed or on the default device, where the put does no harm, and for "
-            "numpy "
-            "values, which it does move. Arrays of less than 64 kB are notes."
+            "numpy values, which it does move. Arrays of less than 64 kB are notes."
         ),
     )
 
@@ -87,8 +84,8 @@ def _cause(evidence: Observed[Arrival]) -> str:
     times = "" if evidence.count == 1 else f", {evidence.count:,} times"
     return (
         f"{action(evidence)} names no device, so it returned {what} ({size}) as it was{times}: on "
-        f"{row.place}, "
-        f"uncommitted, while operations run on {_default(row, evidence.recording) or 'the default device'}."
+        f"{row.place}, uncommitted, while operations run on "
+        f"{_default(row, evidence.recording) or 'the default device'}."
     )
 
 
@@ -100,6 +97,5 @@ def _fix(evidence: Observed[Arrival]) -> str:
     home = device_code(row.place, header, module) or "device"
     return (
         f"Name the device: {code(there, 100)} moves it to {target or 'that device'}; with {code(home)} it "
-        "stays, "
-        "committed, and operations come to it."
+        "stays, committed, and operations come to it."
     )

@@ -10,7 +10,7 @@ from moored.model.recording import Recording, Transfer
 from moored.rules.evidence import Evidence, gather
 from moored.rules.thresholds import Thresholds
 
-__all__ = ["is_elementwise", "is_kept_on_host", "reads", "runs_once", "share_of_run"]
+__all__ = ["collection", "is_elementwise", "is_kept_on_host", "reads", "runs_once", "share_of_run"]
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PASSING_ON = {"enumerate", "reversed", "sorted", "zip"}  # iterate over what they are given
@@ -50,7 +50,19 @@ def is_elementwise(evidence: Evidence) -> bool:
     expression = module.expression_node(evidence.site)
     if expression is None:
         return False
-    return _reads_an_element(module, expression) or _gathers_a_list(module, expression)
+    return _element_of(module, expression) is not None or _gathers_a_list(module, expression)
+
+
+def collection(evidence: Evidence) -> str:
+    """The user's words for what the scalars are elements of; empty where not certain."""
+    module = evidence.module
+    expression = module.expression_node(evidence.site) if module is not None else None
+    if module is None or expression is None:
+        return ""
+    if _gathers_a_list(module, expression) or runs_once(evidence):
+        return evidence.words
+    node = _element_of(module, expression)
+    return module.source_of(node) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) else ""
 
 
 def runs_once(evidence: Evidence) -> bool:
@@ -78,25 +90,23 @@ def share_of_run(evidence: Evidence) -> float | None:
     return waited / run
 
 
-def _reads_an_element(module: Module, expression: ast.expr) -> bool:
-    """``float(v)`` in a loop over ``x`` that binds ``v``, or ``float(x[i])`` in one over indices."""
+def _element_of(module: Module, expression: ast.expr) -> ast.expr | None:
+    """The ``x`` of ``float(v)`` in a loop over ``x`` that binds ``v``, or of ``float(x[i])`` in any loop."""
     for loop in _loops_around(module, expression):
         bound = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
         for node in ast.walk(expression):
             if isinstance(node, ast.Name) and node.id in bound and isinstance(node.ctx, ast.Load):
-                if _is_index(module, node, loop):
-                    return True
-                if not isinstance(module.parents.get(node), ast.Subscript) and _is_collection(loop.iter):
-                    return True
-    return False
+                holder = module.parents.get(node)
+                if isinstance(holder, ast.Subscript):
+                    if holder.slice is node and _is_constant(holder.value, loop):
+                        return holder.value
+                elif _is_collection(loop.iter):
+                    return loop.iter
+    return None
 
 
-def _is_index(module: Module, name: ast.Name, loop: _Loop) -> bool:
-    """Whether a loop variable indexes something that the loop itself does not make anew."""
-    holder = module.parents.get(name)
-    if not isinstance(holder, ast.Subscript) or holder.slice is not name:
-        return False
-    base = holder.value
+def _is_constant(base: ast.expr, loop: _Loop) -> bool:
+    """Whether the loop itself does not make anew what it indexes."""
     while isinstance(base, (ast.Subscript, ast.Attribute)):
         base = base.value
     if not isinstance(base, ast.Name):

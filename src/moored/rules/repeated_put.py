@@ -28,8 +28,8 @@ class RepeatedPut(Rule):
             "moved it to before. JAX does not remember the earlier copy."
         ),
         why=(
-            "Every put after the first moves bytes that are on the device already. A table of 16.8 MB put in "
-            "each of 8 steps moves 134 MB."
+            "Every put after the first moves bytes that are on the device already. A table of 16.8 MB put "
+            "in each of 8 steps moves 134 MB."
         ),
         example="""\
 import jax
@@ -57,8 +57,7 @@ for i in range(5):
 """,
         silent=(
             "For objects that are new at each put, for objects of less than 64 kB, and for buffers that the "
-            "loop "
-            "refills between the puts."
+            "loop refills between the puts."
         ),
     )
 

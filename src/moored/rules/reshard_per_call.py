@@ -34,12 +34,11 @@ class ReshardPerCall(Rule):
         what=(
             "Finds arguments whose sharding (or device) is not the one that the call names for them, by "
             "in_shardings or in an executable that was compiled ahead of time. JAX lays them out anew at "
-            "every "
-            "call, and throws the copy away after it."
+            "every call, and throws the copy away after it."
         ),
         why=(
-            "The bytes cross the links between devices each time. Laid out once as the call wants them, they "
-            "cross once."
+            "The bytes cross the links between devices each time. Laid out once as the call wants them, "
+            "they cross once."
         ),
         example="""\
 import jax

@@ -98,8 +98,8 @@ def page() -> str:
     rows = [f"| `{f.encode_name}` | {_default(f)} | {_unit(f)} | {_description(f)} |\n" for f in _fields()]
     return (
         "# Thresholds\n\n"
-        "Where a finding becomes a note, a warning or an error. A project sets its own in `pyproject.toml`:"
-        "\n\n"
+        "Where a finding becomes a note, a warning or an error. A project sets its own in "
+        "`pyproject.toml`:\n\n"
         '    [tool.moored]\n    large-copy = "4 MB"\n    repeated-reads = 10\n\n'
         "The nearest `pyproject.toml` with such a table counts, searched upwards from the program's folder,\n"
         'then from the current one. Bytes are whole numbers or text with a unit (`65536`, `"64 kB"`,\n'

@@ -33,8 +33,8 @@ class UncommittedDrift(Rule):
     docs = Docs(
         what=(
             "Finds operations on an array that sits on one device without being committed to it, while the "
-            "operation runs on the default device. JAX then copies the whole array there first, even to take "
-            "one row of it, keeps the copy for that one operation, and says nothing."
+            "operation runs on the default device. JAX then copies the whole array there first, even to "
+            "take one row of it, keeps the copy for that one operation, and says nothing."
         ),
         why=(
             "The copy has the size of the array, not of what is taken from it, and is made again each time. "
@@ -127,7 +127,7 @@ def _fix(evidence: Evidence, edit: Edit | None, is_lookup: bool) -> str:
         said = f"{verb} {what} {to} once, where it is made{where}: {code(line, 100)}."
     if is_lookup:
         return (
-            f"{said} With that, {action(evidence)} runs on {row.source} and copies nothing; "
-            f"put what it returns on {row.target} where that is needed."
+            f"{said} With that, {action(evidence)} runs on {row.source} and copies nothing; put what it "
+            f"returns on {row.target} where that is needed."
         )
     return said

@@ -58,11 +58,11 @@ def code(text: str, longest: int = _LONGEST) -> str:
     return f"`{text}`"
 
 
-def subject(evidence: Observed[Any], plural: bool = False) -> str:
-    """What moved: the user's words, or its place in the call, or "an array"."""
+def subject(evidence: Observed[Any], plural: bool = False, row: Any = None) -> str:
+    """What moved: the user's words, or its place in the call of a row (the first one), or "an array"."""
     if evidence.words:
         return code(evidence.words)
-    row = evidence.first
+    row = evidence.first if row is None else row
     steps, _ = split_path(row.argument)
     if row.library:
         return f"an array that {row.library} works on"
