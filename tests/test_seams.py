@@ -455,3 +455,22 @@ def test_equal_content_of_other_arrays_is_noted(same, upload):
     assert (row.count, row.same_object) == (40, 0)
     assert row.compared == 7  # 1-2, 2-3, 3-4, 4-5, 8-9, 16-17, 32-33
     assert row.same_content == (7 if same else 0)
+
+
+def test_a_layout_over_devices_is_counted_once_and_not_its_slices_too():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("d",))
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    u, laid_out = drifting(), jax.device_put(HOST, spread)
+    recording = traced(repeat(5, lambda: add(laid_out, u)))
+    assert [(t.function, t.count) for t in recording.transfers] == [("<lambda>", 5)]
+
+
+def test_bytes_of_a_host_value_follow_x64_call_by_call():
+    wide = np.ones(1000)
+
+    def program():
+        for n in range(10):
+            with jax.enable_x64(n % 2 == 0):
+                add(wide, 1.0)
+
+    assert sum(t.nbytes for t in traced(program).transfers) == 5 * 8000 + 5 * 4000

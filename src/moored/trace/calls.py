@@ -190,6 +190,8 @@ class _Calls:
                 leaf = call.leaves[move.leaf]
                 parts.append(getattr(leaf, "shape", None))
                 parts.append(getattr(leaf, "dtype", None))
+                if type(leaf) is not self.jax.ArrayImpl:
+                    parts.append(self.jax.jax.config.jax_enable_x64)  # what a host value becomes there
             if store.started:
                 parts.append(store.thread_default() is not None)
             place = tuple(parts)
@@ -206,7 +208,7 @@ class _Calls:
         if store.state.ran is not None:
             return self.account(out, call, 0)
         try:
-            if self.traced(out) or entry.plan is None:
+            if store.state.nested or self.traced(out) or entry.plan is None:
                 return out
             if rows is None:
                 rows = entry.rows[place] = self.describer.rows(call, entry.plan, entry.predicted)
@@ -254,6 +256,8 @@ class _Calls:
                 if known is None:
                     return out
                 plan = known
+            if state.nested:  # a slice that JAX takes to lay an array out over devices, counted as a whole
+                return out
             if plan.moves or plan.elsewhere is not None:
                 rows = self.describer.rows(call, plan, entry.predicted)
                 self.count(rows, call.leaves, elapsed, _now())
