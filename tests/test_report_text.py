@@ -326,7 +326,8 @@ def test_a_changed_file_is_not_quoted(tmp_path: Path) -> None:
          ["Not seen: copies between devices. There is only cpu:0 here, so nothing can drift; "
           "--simulate adds a simulated accelerator."]),
         ({"seams": [SeamState("reads", True, "", "np.asarray on CPU arrays")], "default_device": "cpu:0"},
-         ["Not seen: np.asarray on CPU arrays. On a GPU each of these reads waits and copies."]),
+         ["Not seen: np.asarray on CPU arrays. On a GPU each of these reads waits and copies; "
+         "--simulate shows them."]),
         ({"seams": [SeamState("reads", True, "", "np.asarray")], "default_device": "gpu:0"}, []),
         ({"scalar_uploads": 999, "scalar_nbytes": 4_000}, []),
         ({"scalar_uploads": 12_000, "scalar_nbytes": 60_000},

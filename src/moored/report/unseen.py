@@ -38,7 +38,8 @@ def unseen(recording: Recording, changed: Sequence[str] = ()) -> Iterator[str]:
         )
     for seam in header.seams:
         if seam.name == "reads" and seam.live and seam.blind_to and _computes_on_cpu(recording):
-            yield f"Not seen: {seam.blind_to}. On a GPU each of these reads waits and copies."
+            on_a_gpu = " On a GPU each of these reads waits and copies; --simulate shows them."
+            yield f"Not seen: {seam.blind_to}.{'' if header.simulated else on_a_gpu}"
     if header.scalar_uploads >= _MANY_SCALARS:
         yield (
             f"{format_count(header.scalar_uploads, 'index or Python number', 'indices and Python numbers')} "
