@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isolated
+from moored.model.events import ArraySpec, Arrival, Compile, Conflict, Execution, Operand, Transfer
 from moored.model.module import Module, Sources
-from moored.model.recording import ArraySpec, Header, Recording, Transfer
+from moored.model.recording import Header, Recording
 from moored.model.site import Site
+from moored.report.words import headline
 from moored.rules.base import Rule
 from moored.rules.registry import RULES, explain
 from moored.rules.wording import device_code
@@ -328,6 +330,22 @@ def test_batches_and_single_uploads_in_words(tmp_path: Path) -> None:
     assert only(run).cause == ("`w` was held in host memory; `step(w)` uploaded its 4 MB to accel:0, once.")
 
 
+def test_batches_of_equal_content_and_of_64_bits(tmp_path: Path) -> None:
+    run = Run(tmp_path, "step(w)\n").uploaded("step(w)", count=9, nbytes=36 * MB, compared=5, same_content=5)
+    found = only(run)
+    assert (found.severity, found.fix) == (
+        "note",
+        "If it never changes, make it and put it on the device once: `w = jax.device_put(w)`.",
+    )
+    assert found.cause.startswith(
+        "`w` is a new host array, with the content of the one before, for each of 9"
+    )
+    run = Run(tmp_path, "step(w)\n").uploaded("step(w)", count=9, nbytes=36 * MB, dtype="float64", compared=5)
+    found = only(run)
+    assert found.cause.endswith(" JAX first converts it from float64 to 32 bits, on the host, each time.")
+    assert found.fix.endswith(" Make it float32 where it is made, not at each call.")
+
+
 # -- MRD103 ----------------------------------------------------------------------------------
 
 
@@ -517,6 +535,22 @@ def test_how_severe_puts_are(tmp_path: Path, fields: dict[str, int], expected: s
     assert severities(run) == ([("MRD301", expected)] if expected else [])
 
 
+@pytest.mark.parametrize(("compared", "same", "expected"), [(5, 5, "note"), (5, 4, None), (1, 1, None)])
+def test_other_objects_with_the_same_content(
+    tmp_path: Path, compared: int, same: int, expected: str | None
+) -> None:
+    run = Run(tmp_path, PUTTING).put(
+        "jax.device_put(table)", count=8, nbytes=32 * MB, compared=compared, same_content=same
+    )
+    assert severities(run) == ([("MRD301", expected)] if expected else [])
+    if expected:
+        assert only(run).cause == (
+            "`jax.device_put(table)` moved `table` to accel:0, 8 times, other objects of 4 MB with the same "
+            "content."
+        )
+        assert only(run).replacement is None
+
+
 def test_a_buffer_that_is_refilled_is_no_repeated_put(tmp_path: Path) -> None:
     source = "for i in range(8):\n    table[:] = next(it)\n    t = jax.device_put(table)\n"
     run = Run(tmp_path, source).put("jax.device_put(table)", count=8, nbytes=8 * MB, same_object=7)
@@ -632,16 +666,21 @@ _names = st.sampled_from(
 @given(
     span=st.tuples(*[st.integers(-1, 60)] * 4), argument=_paths, beside=_paths, api=_names, function=_names,
     direction=st.sampled_from(["h2d", "d2d", "d2h"]), numbers=st.tuples(*[st.integers(0, 10**12)] * 4),
-    reason=st.sampled_from(["uncommitted", "follows-committed", "host-value", "asked", "read", "resharded"]),
+    reason=st.sampled_from(
+        ["uncommitted", "follows-committed", "host-value", "asked", "read", "resharded", "named-inside",
+         "commitment", "sharding", "default-device", "context", "dlpack-host", "thread-default", "unpickled",
+         "no-op-put"]
+    ),
+    seam=st.sampled_from(["call", "put", "read", "constant", "callback"]),
     target=st.sampled_from(["accel:0", "host", "cpu:0,1 P('x',)", ""]),
 )  # fmt: skip
 def test_no_recording_makes_a_rule_fail(
     span: tuple[int, int, int, int], argument: str, beside: str, api: str, function: str, direction: str,
-    numbers: tuple[int, int, int, int], reason: str, target: str,
+    numbers: tuple[int, int, int, int], reason: str, target: str, seam: str,
 ) -> None:  # fmt: skip
     count, nbytes, same, ns = numbers
     row = Transfer(
-        site=0, origin=0, direction=direction, explicit=reason == "asked", seam="call", api=api,
+        site=0, origin=0, direction=direction, explicit=reason == "asked", seam=seam, api=api,
         function=function, argument=argument, beside=beside, array=ArraySpec((), "float32", None),
         source="cpu:0", target=target, reason=reason, count=count, nbytes=nbytes, same_object=same,
         call_ns=ns, wait_ns=ns,
@@ -649,6 +688,24 @@ def test_no_recording_makes_a_rule_fail(
     sources = Sources()
     sources._modules["a.py"] = Module("a.py", _TEXT)
     recording = Recording(sites=[Site("a.py", *span)], transfers=[row])
+    recording.executions.append(
+        Execution(
+            site=0, api=api, function=function, ran_on=target, default_device="accel:0", argument=argument,
+            reason=reason, count=count, nbytes=nbytes, dragged=same, origin=0, named_at=0, wanted="cpu:0",
+        )
+    )  # fmt: skip
+    recording.compiles.append(
+        Compile(
+            site=0, api=api, function=function, reason=reason, argument=beside, n_changed=same, before=target,
+            after="cpu:0, committed", earlier=0, count=count, compile_ns=ns,
+        )
+    )  # fmt: skip
+    recording.arrivals.append(
+        Arrival(site=0, api=api, reason=reason, array=row.array, place="cpu:0", expected=target, count=count)
+    )
+    leaves = tuple(Operand(leaf, row.array, place) for leaf, place in ((argument, "cpu:0"), (beside, target)))
+    recording.conflicts.append(Conflict(site=0, api=api, function=function, operands=leaves, count=count))
     for finding in explain(recording, sources):
         assert finding.cause
         assert finding.fix
+        assert headline(finding, "f(x)")

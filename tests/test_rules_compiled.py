@@ -56,12 +56,13 @@ def test_a_restored_state_compiles_the_step_again(tmp_path: Path) -> None:
         ([{"count": 2}], ["warning"]),
         ([{}, {"reason": "sharding"}], ["warning", "warning"]),  # of one function
         ([{}, {"function": "evaluate"}], ["note", "note"]),
+        ([{"function": "<lambda>"}, {"function": "<lambda>", "at": "step(state, x)"}], ["note", "note"]),
     ],
 )
 def test_how_severe_a_recompile_is(tmp_path: Path, rows: list[dict[str, Any]], expected: list[str]) -> None:
     run = Run(tmp_path, RESTORED)
     for fields in rows:
-        run.compiled("step(restored, x)", **fields)
+        run.compiled(fields.pop("at", "step(restored, x)"), **fields)
     assert severities(run) == [("MRD501", severity) for severity in expected]
 
 

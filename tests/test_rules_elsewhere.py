@@ -148,8 +148,8 @@ def test_scalar_reads_in_words(tmp_path: Path) -> None:
     )
     found = only(Run(tmp_path, READS).read("float(v)", count=50, nbytes=200))
     assert found.fix == (
-        "Read them all at once, before the loop at line 4, `jax.device_get(losses)`: one wait in place of 50 "
-        "reads."
+        "Read them all at once, before the loop at line 4, `jax.device_get(losses)`: one wait in place of "
+        "50 reads."
     )
     found = only(Run(tmp_path, READS).read("bool(u)", count=50, nbytes=200))
     assert found.fix == "Read them all at once, `jax.device_get(losses)`: one wait in place of 50 reads."

@@ -110,6 +110,12 @@ class Evidence(Observed[Transfer]):
         return sum(t.nbytes * t.same_object // max(t.count, 1) for t in self.rows)
 
     @property
+    def is_equal_each_time(self) -> bool:
+        """Whether the objects were others each time, but of equal content wherever that was looked at."""
+        compared = sum(t.compared for t in self.rows)
+        return compared >= 2 and compared == sum(t.same_content for t in self.rows)
+
+    @property
     def call_seconds(self) -> float | None:
         """Time inside the calls that carried it: a lower bound, and None where none was taken."""
         # A call's time stands on the first leaf that it moved, and on that alone.

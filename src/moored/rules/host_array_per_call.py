@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from moored.model.finding import Finding, Severity
@@ -77,7 +78,7 @@ for i in range(3):
             elif evidence.each < limits.small_repeat:
                 continue
             elif evidence.count > 1:
-                yield self.finding(evidence, "note", _fresh(evidence), _FEED, seconds=seconds)
+                yield self.finding(evidence, "note", _fresh(evidence), _fresh_fix(evidence), seconds=seconds)
             else:
                 yield self.finding(evidence, "note", _once(evidence), _once_fix(evidence), seconds=seconds)
 
@@ -98,7 +99,7 @@ def _same(evidence: Evidence) -> str:
 
 
 def _hoist(evidence: Evidence, loop_line: int | None) -> str:
-    line = code(put_once(evidence.words, None, evidence.module), 100)
+    line = _put(evidence)
     if loop_line is not None:
         return f"Upload it once: write {line} before the loop at line {loop_line}."
     what = f"{code(evidence.words)} is" if evidence.words else "it is"
@@ -113,10 +114,32 @@ _FEED = (
 
 def _fresh(evidence: Evidence) -> str:
     kind = "is written to again" if evidence.repeats else "is a new host array"
-    return (
-        f"{subject(evidence)} {kind} for each of {format_count(evidence.count, 'call')}; {action(evidence)} "
-        f"uploads it to {evidence.first.target} before it can start."
+    equal = ", with the content of the one before," if evidence.is_equal_each_time else ""
+    said = (
+        f"{subject(evidence)} {kind}{equal} for each of {format_count(evidence.count, 'call')}; "
+        f"{action(evidence)} uploads it to {evidence.first.target} before it can start."
     )
+    wide = _narrowed(evidence)
+    return f"{said} JAX first converts it from {wide} to 32 bits, on the host, each time." if wide else said
+
+
+def _narrowed(evidence: Evidence) -> str:
+    """The 64-bit type of an array that goes to the device in 32 bits; empty where it does not."""
+    row = evidence.first
+    wide = row.array.dtype if row.array.dtype in ("float64", "int64", "uint64") else ""
+    return wide if row.nbytes < 8 * math.prod(row.array.shape) * row.count else ""
+
+
+def _fresh_fix(evidence: Evidence) -> str:
+    if evidence.is_equal_each_time:
+        return f"If it never changes, make it and put it on the device once: {_put(evidence)}."
+    wide = _narrowed(evidence)
+    narrow = f" Make it {wide.replace('64', '32')} where it is made, not at each call." if wide else ""
+    return f"{_FEED}{narrow}"
+
+
+def _put(evidence: Evidence) -> str:
+    return code(put_once(evidence.words, None, evidence.module), 100)
 
 
 def _once(evidence: Evidence) -> str:

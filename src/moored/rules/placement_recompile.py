@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from moored.model.events import Compile
@@ -38,7 +39,11 @@ import jax
 import jax.numpy as jnp
 
 gpu = jax.devices()[0]
-step = jax.jit(lambda w: jnp.tanh(w) @ w)
+
+@jax.jit
+def step(w):
+    return jnp.tanh(w) @ w
+
 w = jnp.ones((50, 50))
 step(w)
 step(jax.device_put(w, gpu))
@@ -50,7 +55,11 @@ import jax
 import jax.numpy as jnp
 
 gpu = jax.devices()[0]
-step = jax.jit(lambda w: jnp.tanh(w) @ w)
+
+@jax.jit
+def step(w):
+    return jnp.tanh(w) @ w
+
 w = jax.device_put(jnp.ones((50, 50)), gpu)
 step(w)
 step(jax.device_put(w, gpu))
@@ -64,22 +73,27 @@ step(jax.device_put(w, gpu))
 
     def explain(self, recording: Recording, sources: Sources, limits: Thresholds) -> Iterator[Finding]:
         """One finding for each line, function and reason."""
-        of_function: dict[str, int] = {}
+        of_function = Counter[tuple[str, object]]()
         for row in recording.compiles:
-            of_function[row.function] = of_function.get(row.function, 0) + row.count
+            of_function[_name(row)] += row.count
         rows = recording.compiles
         for evidence in observe(recording, sources, limits, rows, lambda c: (c.function, c.reason)):
             row = max(evidence.rows, key=lambda c: c.compile_ns)
             seconds = sum(c.compile_ns for c in evidence.rows) / 1e9
             yield self.finding(
                 evidence,
-                _severity(limits, of_function[row.function], seconds),
+                _severity(limits, of_function[_name(row)], seconds),
                 _cause(evidence, row, seconds),
                 _fix(evidence, row),
                 seconds=seconds or None,
                 seconds_is="measured",
                 route=(row.before, row.after),
             )
+
+
+def _name(row: Compile) -> tuple[str, object]:
+    """What tells functions apart: the name, and for those that have none the line that called it."""
+    return row.function, row.site if not row.function.isidentifier() else None
 
 
 def _severity(limits: Thresholds, of_function: int, seconds: float) -> Severity:

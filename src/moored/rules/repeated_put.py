@@ -56,8 +56,8 @@ for i in range(5):
     out.append(lookup(t, i))
 """,
         silent=(
-            "For objects that are new at each put, for objects of less than 64 kB, and for buffers that the "
-            "loop refills between the puts."
+            "For objects that are new at each put (a note, where they have the content of the one before), "
+            "for objects of less than 64 kB, and for buffers that the loop refills between the puts."
         ),
     )
 
@@ -69,7 +69,7 @@ for i in range(5):
             severity = _severity(evidence)
             if severity is None or is_refilled(evidence):
                 continue
-            edit = move_before_loop(evidence)
+            edit = move_before_loop(evidence) if evidence.repeats else None
             if edit is not None:
                 fix = f"Put it once: move line {evidence.site.line} before the loop at line {edit.after + 1}."
             else:
@@ -82,14 +82,20 @@ for i in range(5):
 
 def _severity(evidence: Evidence) -> Severity | None:
     limits = evidence.limits
-    if not evidence.repeats or evidence.each < limits.notable_copy:
+    if evidence.each < limits.notable_copy or not (evidence.repeats or evidence.is_equal_each_time):
         return None
+    if not evidence.repeats:
+        return "note"
     is_costly = evidence.each >= limits.large_copy and evidence.repeats + 1 >= limits.repeated_puts
     return "error" if is_costly else "warning"
 
 
 def _cause(evidence: Evidence) -> str:
-    if evidence.repeats == evidence.count - 1:
+    if not evidence.repeats:
+        again = (
+            f"{evidence.count:,} times, other objects of {format_bytes(evidence.each)} with the same content"
+        )
+    elif evidence.repeats == evidence.count - 1:
         again = f"the same {format_bytes(evidence.each)} object all {evidence.count:,} times"
     else:
         again = (
