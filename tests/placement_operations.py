@@ -68,7 +68,7 @@ class Operation:
     Attributes:
         code: The line that is run; its value (or the ``x`` that it assigns) is the result.
         reads: Which operand it reads into Python or numpy, or how many bytes if none in whole.
-        blind: Why moored's tracer does not agree with the witness; such a row is a strict xfail.
+        blind: Why moored's tracer can not agree with the witness, where it does not: a strict xfail.
         needs: The package that it imports.
     """
 
@@ -79,11 +79,6 @@ class Operation:
 
 
 _HOME = "with at(home): x = "
-#: Why the tracer does not say what the witness says.
-_SLICED_PUT = (
-    "device_put of an array to several devices of another client copies it to one of them and cuts it there, "
-    "by a jitted function: the copy is counted once as the put and once as that call"
-)
 O = Operation  # noqa: E741 - as short as a table wants it
 
 SECTIONS: dict[str, list[Operation]] = {
@@ -131,7 +126,7 @@ SECTIONS: dict[str, list[Operation]] = {
         O("jax.device_put(d, other)"),
         O("jax.device_put(h, two)"),
         O("jax.device_put(d, two)"),
-        O("jax.device_put(u, two)", blind=_SLICED_PUT),
+        O("jax.device_put(u, two)"),
         O("jax.device_put(d, pinned)"),
         O("jax.device_put(h, pinned)"),
         O("jax.make_array_from_callback(h.shape, two, lambda i: h[i])"),
