@@ -345,7 +345,7 @@ def test_a_thread_forgets_its_block(tmp_path: Path) -> None:
 )
 def test_what_pickle_restores(tmp_path: Path, expected: str, severity: str | None, was: str) -> None:
     run = Run(tmp_path, LOADING).arrived(
-        "pickle.loads(blob)", api="_reconstruct_array", reason="unpickled", place="accel:0", expected=expected
+        "pickle.loads(blob)", api="unpickle", reason="unpickled", place="accel:0", expected=expected
     )
     if severity is None:
         assert severities(run) == []

@@ -474,3 +474,18 @@ def test_bytes_of_a_host_value_follow_x64_call_by_call():
                 add(wide, 1.0)
 
     assert sum(t.nbytes for t in traced(program).transfers) == 5 * 8000 + 5 * 4000
+
+
+def test_indices_that_are_arrays_are_noise_too():
+    u = drifting()
+    index = on_device(()).astype(np.int32)
+    recording = traced(repeat(3, lambda: u[index]))
+    assert events(recording) == [("d2d", False, "call", (300, 10), 3)]
+
+
+def test_host_memory_that_comes_through_dlpack_is_news_and_an_array_of_jax_is_not():
+    with jax.default_device(home()):  # the default device is another than the CPU device of dlpack
+        recording = traced(lambda: (jnp.from_dlpack(HOST), jnp.from_dlpack(on_device())))
+    assert [(a.reason, a.place, a.expected, a.count) for a in recording.arrivals] == [
+        ("dlpack-host", "cpu:0", "cpu:1", 1)
+    ]

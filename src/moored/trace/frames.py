@@ -26,6 +26,13 @@ _ALWAYS_SKIPPED = ("jax", "jaxlib", "numpy", "ml_dtypes", "opt_einsum")
 _AROUND = frozenset({"reraise_with_filtered_traceback", "wrapper", "deferring_binary_op"})
 #: Where a jitted function enters JAX's Python: the user called the function, not these.
 _ENTRIES_OF_JIT = frozenset({"cache_miss", "_run_python_pjit", "_python_pjit_helper"})
+#: What stands in for something that users call by another name.
+_NAMES = {
+    "_getitem": "__getitem__",
+    "<genexpr>": "__iter__",  # what iterating over an array runs
+    "_chunk_iter": "__iter__",
+    "_reconstruct_array": "unpickle",
+}
 _MOORED = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -102,11 +109,8 @@ def _public(name: str) -> str:
         return "jit"
     if name == "op":  # an operator of a traced value: the primitive has the better name
         return ""
-    if name == "_getitem":
-        return "__getitem__"
-    if name in ("<genexpr>", "_chunk_iter"):  # what iterating over an array runs
-        return "__iter__"
-    return name.removeprefix("_operator_").removesuffix("_f")
+    name = name.removeprefix("_operator_").removesuffix("_f")
+    return _NAMES.get(name) or (name[1:] if name.startswith("_") and not name.startswith("__") else name)
 
 
 def _package_of(path: str) -> str:

@@ -298,13 +298,11 @@ class Planner:
         uploads = upload_nbytes = 0
         for leaf, sharding in wanted:
             value = inner[leaf]
-            if type(value) is array_type:
-                if self.places.moved(value, sharding):
-                    moves.append(Move(leaf, sharding, *self.reason(value, sharding, committed)))
-                continue
-            nbytes = self.upload_nbytes(value, sharding)
+            is_array = type(value) is array_type
+            nbytes = self.places.moved(value, sharding) if is_array else self.upload_nbytes(value, sharding)
             if nbytes > SCALAR_NBYTES:
-                moves.append(Move(leaf, sharding, "host-value", None))
+                why = self.reason(value, sharding, committed) if is_array else ("host-value", None)
+                moves.append(Move(leaf, sharding, *why))
             elif nbytes:
                 uploads, upload_nbytes = uploads + 1, upload_nbytes + nbytes
         return Plan(tuple(moves), (uploads, upload_nbytes))

@@ -36,7 +36,6 @@ _WORDS = {
     "__array__": "np.asarray",
     "__iter__": "iter",
     "__reduce__": "pickle",
-    "_item": "item",
 }
 
 
