@@ -489,3 +489,27 @@ def test_host_memory_that_comes_through_dlpack_is_news_and_an_array_of_jax_is_no
     assert [(a.reason, a.place, a.expected, a.count) for a in recording.arrivals] == [
         ("dlpack-host", "cpu:0", "cpu:1", 1)
     ]
+
+
+def test_callbacks_count_as_callbacks_and_not_as_reads():
+    @jax.jit
+    def step(x):
+        jax.debug.print("{s}", s=x.sum())
+        jax.debug.callback(lambda v: float(v[0, 0]), x)
+        return jax.pure_callback(lambda v: np.asarray(v) * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    d = on_device()
+
+    def program():
+        for _ in range(3):
+            step(d).block_until_ready()
+        jax.effects_barrier()
+
+    recording = traced(program)
+    seen = sorted((t.seam, t.direction, t.api, t.count, t.nbytes) for t in recording.transfers)
+    assert seen == [
+        ("callback", "d2h", "debug_callback", 3, 36_000),
+        ("callback", "d2h", "debug_print", 3, 12),
+        ("callback", "d2h", "pure_callback", 3, 36_000),
+        ("callback", "h2d", "pure_callback", 3, 36_000),
+    ]

@@ -41,7 +41,8 @@ def makers(store: Store, jax_: Internals) -> dict[str, Maker]:
     def make_call(original: Any) -> Any:
         def __call__(self: Any, *arrays: Any) -> Any:
             start = time.perf_counter_ns()
-            results = original(self, *arrays)
+            with _Inside(store):
+                results = original(self, *arrays)
             elapsed = time.perf_counter_ns() - start
             try:
                 known = made_at.get(id(self))
@@ -53,7 +54,42 @@ def makers(store: Store, jax_: Internals) -> dict[str, Maker]:
 
         return __call__
 
-    return {"callback_made": make_init, "callback_run": make_call}
+    def make_debug(original: Any) -> Any:
+        def impl(*arrays: Any, **named: Any) -> Any:
+            start = time.perf_counter_ns()
+            with _Inside(store):
+                results = original(*arrays, **named)
+            elapsed = time.perf_counter_ns() - start
+            try:
+                made_by = getattr(named.get("callback"), "__qualname__", "")
+                api = "debug_print" if made_by.startswith("_make_flat_callback") else "debug_callback"
+                # On a CPU device the callback runs inside the call; elsewhere on a thread of the runtime.
+                caller = store.frames.caller(sys._getframe(1))._replace(api=api)
+                _saw(store, caller, arrays, (), elapsed)
+            except Exception as error:
+                store.failed("callbacks", error)
+            return results
+
+        return impl
+
+    return {
+        "callback_made": make_init,
+        "callback_run": make_call,
+        "debug_callback": make_debug,
+    }
+
+
+class _Inside:
+    """While a callback runs, what it reads and puts is its own traffic, counted here and nowhere else."""
+
+    def __init__(self, store: Store) -> None:
+        self.state = store.state
+
+    def __enter__(self) -> None:
+        self.outer, self.state.nested = self.state.nested, True
+
+    def __exit__(self, *_: object) -> None:
+        self.state.nested = self.outer
 
 
 def _defined(callback: Any) -> Caller:

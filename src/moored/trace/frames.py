@@ -19,7 +19,7 @@ from moored.model.site import Site
 
 __all__ = ["Caller", "Frames", "resolve"]
 
-_SKIP, _LIBRARY, _USER = 0, 1, 2
+_SKIP, _LIBRARY, _USER, _STDLIB = 0, 1, 2, 3
 _PACKAGE_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _ALWAYS_SKIPPED = ("jax", "jaxlib", "numpy", "ml_dtypes", "opt_einsum")
 #: Frames of JAX that stand around the function that was called.
@@ -86,7 +86,7 @@ class _Kinds(dict[str, int]):
             return _USER
         if path.startswith(self.packages) or any(folder in path for folder in _PACKAGE_FOLDERS):
             return _LIBRARY
-        return _SKIP if path.startswith(self.stdlib) else _USER
+        return _STDLIB if path.startswith(self.stdlib) else _USER
 
     @staticmethod
     def _owns(root: str, path: str) -> bool:
@@ -156,7 +156,7 @@ class Frames:
             if kind == _LIBRARY:
                 library = library or frame
                 outermost_library = _package_of(code.co_filename)
-            elif library is None and not code.co_filename.startswith((_MOORED, "<")):
+            elif kind == _SKIP and library is None and not code.co_filename.startswith((_MOORED, "<")):
                 inside.append(code.co_name)
                 if code.co_name not in _AROUND:
                     api = code.co_name

@@ -52,6 +52,7 @@ class Internals:
                 callback,
                 config,
                 core,
+                debugging,
                 dispatch,
                 dlpack,
                 monitoring,
@@ -72,7 +73,8 @@ class Internals:
         self.pjit = pjit
         self.array = array
         self.xla_bridge = xla_bridge
-        self.callback, self.dispatch, self.dlpack = callback, dispatch, dlpack
+        self.callback, self.debugging = callback, debugging
+        self.dispatch, self.dlpack = dispatch, dlpack
         self.monitoring, self._source_info = monitoring, source_info_util
         self.ArrayImpl: Any = array.ArrayImpl
         self.PjitFunction: Any = type(jax.jit(_identity))
@@ -299,6 +301,7 @@ def make_seams(jax_: Internals, *, hide_buffers: bool = False) -> list[Seam]:
             {
                 "callback_made": lambda: Attribute(jax_.callback._FlatCallback, "__init__"),
                 "callback_run": lambda: Attribute(jax_.callback._FlatCallback, "__call__"),
+                "debug_callback": lambda: Attribute(jax_.debugging.debug_callback_p, "impl"),
             },
         ),
         Seam(
