@@ -22,6 +22,13 @@ from moored.errors import InputError
 __all__ = ["command"]
 
 _INTERRUPTED = 130
+_EXAMPLES = """\b
+Examples:
+  moored bench lookup                      all variants, in full size where memory allows
+  moored bench lookup --quick              the same with a small parent
+  moored bench lookup --commit             one variant, as the published script
+  moored bench lookup --json --plot a.svg  for other programs, and a picture
+"""
 
 
 @click.group()
@@ -29,7 +36,7 @@ def command() -> None:
     """Measure what drifting costs, on this machine."""
 
 
-@command.command()
+@command.command(epilog=_EXAMPLES)
 @click.option("--commit", is_flag=True, help="Commit the array to its home first.")
 @click.option(
     "--put-items-to-gpu",
@@ -47,10 +54,10 @@ def command() -> None:
 @click.option("--target", metavar="DEVICE", help="Where lookups run: gpu:0, accel:0, cpu:1, ...")
 @click.option(
     "--simulate",
-    metavar="[N]",
+    metavar="[=N]",
     is_flag=False,
     flag_value="accel",
-    help="Use the simulated accelerator (--simulate), or N CPU devices (--simulate=2), whatever there is.",
+    help="Run on a simulated accelerator, whatever there is; with =N on N CPU devices.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout, and nothing else there.")
 @click.option("--plot", metavar="FILE", help="Draw the result into FILE (.png or .svg).")
@@ -68,18 +75,11 @@ def lookup(
     as_json: bool,
     plot: str | None,
 ) -> int:
-    r"""The published experiment: look up ten rows of a 6.52 GB array.
+    """The published experiment: look up ten rows of a 6.52 GB array.
 
     Without --commit and --put-items-to-gpu, all variants run and are compared: drifting, committed,
     and a host array of moored's, each with and without putting the item on the target. The bytes
     that moved are counted by the tracer, and a sweep shows how time grows with the parent.
-
-    \b
-    Examples:
-      moored bench lookup                      all variants, in full size where memory allows
-      moored bench lookup --quick              the same with a small parent
-      moored bench lookup --commit             one variant, as the published script
-      moored bench lookup --json --plot a.svg  for other programs, and a picture
     """
     if plot is not None:
         check_plot(plot)

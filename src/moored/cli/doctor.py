@@ -18,9 +18,15 @@ __all__ = ["command"]
 
 _ACCELERATOR = "accel"
 _FIRST_PACKAGES = ("jax", "jaxlib", "numpy")
+_EXAMPLES = """\b
+Examples:
+  moored doctor
+  moored doctor --simulate            what tracing with --simulate would see
+  moored doctor --json | jq .advice
+"""
 
 
-@click.command("doctor")
+@click.command("doctor", epilog=_EXAMPLES)
 @click.option(
     "--simulate",
     is_flag=False,
@@ -30,16 +36,10 @@ _FIRST_PACKAGES = ("jax", "jaxlib", "numpy")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def command(simulate: str | None, as_json: bool) -> None:
-    r"""Show JAX's devices, how fast they are fed, what moored can see, and what is wrong.
+    """Show JAX's devices, how fast they are fed, what moored can see, and what is wrong.
 
     The exit code is 0 whatever is found: a missing JAX is a finding too. It is 2 where the devices that
     --simulate asks for can not be had.
-
-    \b
-    Examples:
-      moored doctor
-      moored doctor --simulate          what tracing with --simulate would see
-      moored doctor --json | jq .advice
     """
     if simulate is not None:
         simulation.prepare(_devices(simulate))

@@ -22,8 +22,15 @@ from moored.rules.settings import find_thresholds
 
 __all__ = ["command"]
 
+_EXAMPLES = """\b
+Examples:
+  moored trace --record run.moored train.py
+  moored report run.moored
+  moored report run.moored --format json -o run.json
+"""
 
-@click.command("report")
+
+@click.command("report", epilog=_EXAMPLES)
 @click.argument("recording", metavar="RUN.moored")
 @click.option(
     "--format",
@@ -43,14 +50,7 @@ def command(
     width: int | None,
     show_library: bool,
 ) -> None:
-    r"""Report on a recorded run, here or on another machine; JAX is not needed.
-
-    \b
-    Examples:
-      moored trace --record run.moored train.py
-      moored report run.moored
-      moored report run.moored --format json -o run.json
-    """
+    """Report on a recorded run, here or on another machine; JAX is not needed."""
     run = Recording.load(recording)
     sources = Sources.of(run)
     findings = explain(run, sources, find_thresholds(_folder_of(run), os.curdir))
