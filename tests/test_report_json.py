@@ -56,8 +56,8 @@ def test_the_fields_are_the_documented_ones(tmp_path: Path) -> None:
             "being committed to it; each `array[i]` runs on the default device accel:0 and first copies the "
             "whole 6.52 GB array there.",
             "fix": "Commit it to cpu:0 once: write `array = jax.device_put(array, cpu0)` after line 6. With "
-            "that, `array[i]` runs on cpu:0 and copies nothing; put what it returns on accel:0 where that is "
-            "needed.",
+            "that, `array[i]` runs on cpu:0 and `array` stays there. What it returns stays there too: put it "
+            "on accel:0 before computing with it, `jax.device_put(array[i], jax.devices()[0])`.",
             "fixable": False,
             "array": {"shape": [530640, 6, 1024], "dtype": "uint16", "committed": False},
             "source": "cpu:0",

@@ -39,7 +39,8 @@ def test_the_articles_program_gets_the_line_to_write(tmp_path: Path) -> None:
     )
     assert found.fix == (
         "Commit it to cpu:0 once: write `array = jax.device_put(array, cpu0)` after line 6. With that, "
-        "`array[i]` runs on cpu:0 and copies nothing; put what it returns on accel:0 where that is needed."
+        "`array[i]` runs on cpu:0 and `array` stays there. What it returns stays there too: put it on "
+        "accel:0 before computing with it, `jax.device_put(array[i], jax.devices()[0])`."
     )
 
 
@@ -152,8 +153,8 @@ def test_without_an_origin_the_fix_is_in_words(tmp_path: Path) -> None:
     assert found.fix == (
         "Commit `tokens` to cpu:0 once, where it is made: "
         '`tokens = jax.device_put(tokens, jax.devices("cpu")[0])`. '
-        "With that, `tokens[i]` runs on cpu:0 and copies nothing; put what it returns on accel:0 where that "
-        "is needed."
+        "With that, `tokens[i]` runs on cpu:0 and `tokens` stays there. What it returns stays there too: put "
+        "it on accel:0 before computing with it, `jax.device_put(tokens[i], jax.devices()[0])`."
     )
 
 

@@ -117,3 +117,38 @@ def test_on_a_jax_that_was_not_checked_a_blind_seam_is_named(monkeypatch):
     (state,) = [s for s in report.recording.header.seams if s.name == "reads"]
     assert not state.live
     assert "1 known events were sent through it, 0 were seen" in state.reason
+
+
+CURED = """\
+import jax, jax.numpy as jnp
+import moored
+from moored.rules.registry import explain
+
+home = jax.devices("cpu")[-1]
+x = jax.device_put(jnp.ones((500, 500)), home)
+y = jax.device_put(jnp.ones((500, 500)), home)
+w = jnp.ones((500, 500))
+step = jax.jit(lambda w, x, y: w + x @ y)
+
+def run():
+    with moored.watch() as report:
+        for _ in range(3):
+            step(w, x, y)
+    return [f for f in report.findings if f.severity != "note"]
+
+found = run()
+(fix,) = [f.fix for f in found if f.rule == "MRD401"]
+print(fix)
+for line in fix.split(": ")[-1].strip(".").split("; "):
+    exec(line.strip("`"))
+print(len(run()))
+"""
+
+
+def test_the_cure_for_misplaced_compute_names_every_committed_argument(run_python, tmp_path):
+    two = "import os; os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'\n"
+    (tmp_path / "program.py").write_text(two + CURED)
+    run = run_python("program.py")
+    text, left = run.stdout.strip().splitlines()
+    assert "JAX refuses arguments that are committed apart" in text, run.stderr
+    assert left == "0"

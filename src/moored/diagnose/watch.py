@@ -17,6 +17,7 @@ from moored.report import text as text_report
 from moored.rules.registry import explain
 from moored.rules.settings import find_thresholds
 from moored.rules.thresholds import Thresholds
+from moored.trace import simulate
 from moored.trace.collect import Collector
 
 __all__ = ["Report", "watch"]
@@ -40,6 +41,7 @@ class Report:
         recording = self._collector.snapshot().since(self._before)
         recording.header.argv = list(sys.argv)
         recording.header.cwd = os.getcwd()
+        recording.header.simulated = simulate.active()
         recording.header.seconds = time.perf_counter() - self._started
         return recording
 

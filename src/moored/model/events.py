@@ -112,6 +112,7 @@ class Execution(msgspec.Struct, kw_only=True):
         reason: ``"committed"``: a committed argument decided; ``"named-inside"``: a device named inside
             the function was ignored (``ran_on`` is then where it ran, ``wanted`` what was named).
         argument: The committed leaf that decided.
+        also: Other arguments that are committed there too, a few of them.
         array: That leaf.
         dragged: Of these runs, how many pulled an uncommitted operand over.
         wanted: The device that was named inside the function.
@@ -131,6 +132,7 @@ class Execution(msgspec.Struct, kw_only=True):
     default_device: str
     reason: str
     argument: str = ""
+    also: tuple[str, ...] = ()
     array: ArraySpec | None = None
     wanted: str = ""
     named_at: int | None = None

@@ -187,11 +187,20 @@ def _fix(evidence: Observed[Execution], bad: bool) -> str:
         )
     if not bad:
         return f"Nothing if this is meant to run on {row.ran_on}."
-    name = code(evidence.words) if evidence.words else "the committed argument"
-    line = code(put_once(evidence.words, device_code(row.default_device, header, module), module), 100)
+    device = device_code(row.default_device, header, module)
+    names = [evidence.words, *(evidence.words_for(other) for other in row.also)]
+    known = [name for name in names if name]
+    if not known or len(known) < len(names):
+        name = (
+            "each committed argument" if row.also else code(known[0]) if known else "the committed argument"
+        )
+    else:
+        name = " and ".join(code(each) for each in known)
+    lines = "; ".join(code(put_once(name, device, module), 100) for name in known or [""])
+    together = " (all of them: JAX refuses arguments that are committed apart)" if row.also else ""
     if _is_imported(evidence):
-        return f"Put {name} on {row.default_device} before the call: {line}."
-    return f"Put {name} on {row.default_device}, or leave it uncommitted: {line}."
+        return f"Put {name} on {row.default_device} before the call{together}: {lines}."
+    return f"Put {name} on {row.default_device}, or leave it uncommitted{together}: {lines}."
 
 
 def _is_imported(evidence: Observed[Execution]) -> bool:

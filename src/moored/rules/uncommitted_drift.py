@@ -10,7 +10,17 @@ from moored.model.recording import Recording, Transfer
 from moored.rules.base import Docs, Edit, Evidence, Rule, gather
 from moored.rules.repair import keep_home
 from moored.rules.thresholds import Thresholds
-from moored.rules.wording import action, at_line, code, device_code, how_much, is_lookup, put_once, subject
+from moored.rules.wording import (
+    action,
+    at_line,
+    code,
+    device_code,
+    how_much,
+    is_lookup,
+    put_on,
+    put_once,
+    subject,
+)
 
 __all__ = ["UncommittedDrift", "copy_severity"]
 
@@ -126,8 +136,10 @@ def _fix(evidence: Evidence, edit: Edit | None, is_lookup: bool) -> str:
         where = f" ({at_line(origin, evidence.site)})" if origin is not None else ""
         said = f"{verb} {what} {to} once, where it is made{where}: {code(line, 100)}."
     if is_lookup:
+        there = device_code(row.target, header, evidence.module)
+        moved = code(put_on(evidence.expression or "row", there, evidence.module), 100)
         return (
-            f"{said} With that, {action(evidence)} runs on {row.source} and copies nothing; put what it "
-            f"returns on {row.target} where that is needed."
+            f"{said} With that, {action(evidence)} runs on {row.source} and {what} stays there. What it "
+            f"returns stays there too: put it on {row.target} before computing with it, {moved}."
         )
     return said

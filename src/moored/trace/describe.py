@@ -18,6 +18,7 @@ from moored.trace.store import Row, Store
 
 __all__ = ["Describer"]
 
+_MAX_OTHERS = 6
 _CONVERSIONS = frozenset({"asarray", "array"})
 _PUTS = frozenset({"device_put"})  # jitted functions of JAX that users call to place an array
 
@@ -93,6 +94,7 @@ class Describer:
             "default_device": store.places.device(run.default),
             "reason": "named-inside" if run.wanted is not None else "committed",
             "argument": _at(paths, run.leaf),
+            "also": _others(_at(paths, run.leaf), [_at(paths, leaf) for leaf in run.also]),
             "array": spec,
             "wanted": store.places.device(run.wanted) if run.wanted is not None else "",
             "named_at": store.site(named) if named is not None else None,
@@ -123,3 +125,10 @@ class Describer:
 def _at(paths: list[str], leaf: int | None) -> str:
     """The path of a leaf, where it has one."""
     return paths[leaf] if leaf is not None and leaf < len(paths) else ""
+
+
+def _others(path: str, paths: list[str]) -> tuple[str, ...]:
+    """The arguments of other paths: ``"[1]"`` of ``"[1]['w']"``, each once, a few of them."""
+    heads = dict.fromkeys(other[: other.index("]") + 1] for other in paths if other)
+    own = path[: path.index("]") + 1] if path else ""
+    return tuple(head for head in heads if head != own)[:_MAX_OTHERS]

@@ -42,6 +42,7 @@ class Elsewhere(NamedTuple):
         ran_on: Where it runs.
         default: The default device.
         leaf: The committed leaf that decided, or None.
+        also: Other leaves that are committed there too.
         wanted: The device that was named inside, or None.
         named_at: The code and instruction that named it.
     """
@@ -49,6 +50,7 @@ class Elsewhere(NamedTuple):
     ran_on: Any
     default: Any
     leaf: int | None
+    also: tuple[int, ...]
     wanted: Any
     named_at: tuple[Any, int] | None
 
@@ -274,18 +276,18 @@ class Planner:
             return None
         ran_on, default = next(iter(devices)), self.jax.pxla.get_default_device()
         wanted, named_at = self.jax.named_inside(jaxpr, devices)
-        leaf = None
+        deciding: list[int] = []
         if ran_on != default:
             inner = [unwrap(x) for x in args]
-            committed = (
+            deciding = [
                 i
                 for i, x in enumerate(inner)
                 if type(x) is self.jax.ArrayImpl and x._committed and x._sharding.device_set == devices
-            )
-            leaf = next(committed, None)
-        if leaf is None and wanted is None:
+            ]
+        if not deciding and wanted is None:
             return None
-        return Elsewhere(ran_on, default, leaf, wanted, named_at)
+        leaf = deciding[0] if deciding else None
+        return Elsewhere(ran_on, default, leaf, tuple(deciding[1:]), wanted, named_at)
 
     def plan(self, wanted: Sequence[tuple[int, Any]], args: Sequence[Any]) -> Plan:
         """The plan for arguments of which some, by position, are wanted in a sharding."""
