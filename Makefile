@@ -20,9 +20,10 @@ bench:
 	$(SETUP) bench
 	@echo "[2/3] moored bench lookup $(ARGS)"
 	@$(BIN)/moored bench lookup $(ARGS)
-	@simulate=$$($(BIN)/python -m moored.bench.devices 2>/dev/null); \
-	echo "[3/3] moored trace $$simulate examples/commitment_issues.py"; \
-	$(BIN)/moored trace $$simulate examples/commitment_issues.py
+	@options=$$($(BIN)/python -m moored.bench.makefile trace 2>/dev/null); \
+	size=$$($(BIN)/python -m moored.bench.makefile program $(ARGS)) || exit 2; \
+	echo "[3/3] moored trace $$options examples/commitment_issues.py $$size"; \
+	$(BIN)/moored trace $$options examples/commitment_issues.py $$size
 
 test:
 	@echo "[1/4] set-up"

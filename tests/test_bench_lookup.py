@@ -662,6 +662,8 @@ def test_the_overhead_benchmark_reports_every_round(run_python: RunPython) -> No
 
 def test_the_makefile_traces_on_the_devices_of_the_benchmark(run_python):
     pytest.importorskip("lammps_jax_pjrt_cpu")
-    assert run_python("-m", "moored.bench.devices").stdout == "--simulate\n"
+    assert run_python("-m", "moored.bench.makefile", "trace").stdout == "--simulate\n"
     two = {**os.environ, "PYTHONPATH": os.fspath(SRC), "JAX_PLATFORMS": "cpu"}
-    assert run_python("-m", "moored.bench.devices", env=two).stdout == "--simulate=2\n"
+    assert run_python("-m", "moored.bench.makefile", "trace", env=two).stdout == "--simulate=2\n"
+    quick = run_python("-m", "moored.bench.makefile", "program", "--quick", "--plot", "a.png")
+    assert quick.stdout == "--shape 16384,6,1024\n"

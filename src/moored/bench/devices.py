@@ -197,15 +197,3 @@ def _named(name: str, devices: Sequence[Any], option: str) -> Any:
 
 def _names(devices: Sequence[Any]) -> str:
     return ", ".join(device_name(device) for device in devices)
-
-
-def _trace_option() -> str:
-    """What ``moored trace`` needs to run on the devices that a benchmark would choose."""
-    simulated = choose(None, None, None).simulated
-    if simulated is None:
-        return ""
-    return "--simulate" if simulated == "accel" else f"--simulate={_TWO}"
-
-
-if __name__ == "__main__":  # the Makefile asks
-    print(_trace_option())
