@@ -28,7 +28,10 @@ if gpu == cpu0 and len(jax.devices()) > 1:  # no GPU, but several CPU devices: t
 # Random tokens below 50,000, made in blocks: jax.random.randint would want ten times the memory.
 # The memory of a mmap begins on a page, which lets JAX use it as it is instead of copying it.
 n = int(np.prod(shape))
-tokens = np.frombuffer(mmap.mmap(-1, 2 * n), dtype=np.uint16)
+memory = mmap.mmap(-1, 2 * n)
+if hasattr(mmap, "MADV_HUGEPAGE"):  # large pages, which the kernel hands out faster
+    memory.madvise(mmap.MADV_HUGEPAGE)
+tokens = np.frombuffer(memory, dtype=np.uint16)
 rng = np.random.SFC64(0)
 for start in range(0, n, 2**20):
     block = tokens[start : start + 2**20]
