@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from moored.model.finding import Finding
+from moored.model.finding import Finding, Severity
 from moored.model.module import Sources
 from moored.model.operands import split_path
 from moored.model.recording import Recording
@@ -70,7 +70,7 @@ for i in range(3):
             told = (evidence.first.site, evidence.first.function) in misplaced
             yield self.finding(
                 evidence,
-                copy_severity(evidence),
+                _severity(evidence),
                 _brief(evidence) if told else _cause(evidence),
                 _COMPANION if told else _fix(evidence),
                 seconds=evidence.call_seconds,
@@ -91,13 +91,32 @@ def _puller(evidence: Evidence) -> str:
     return "another operand"
 
 
+def _severity(evidence: Evidence) -> Severity:
+    """As bad as any copy; but a small index that follows a committed table is how a lookup at home works."""
+    if not _is_first(evidence) and evidence.each < evidence.limits.notable_copy:
+        return "note"
+    return copy_severity(evidence)
+
+
+def _is_first(evidence: Evidence) -> bool:
+    """Whether a call of the user's own, or the operand that one of JAX's functions works on, was pulled."""
+    return evidence.first.api == "jit" or evidence.first.argument.startswith("[0]")
+
+
+def _operand(evidence: Evidence) -> str:
+    """What is pulled. JAX's own functions turn a host value into an array first: an index, say."""
+    if _is_first(evidence) or not evidence.words:
+        return subject(evidence)
+    return f"{subject(evidence)}, or what JAX made of it,"
+
+
 _COMPANION = "What MRD401 says of this line ends this copy too."
 
 
 def _brief(evidence: Evidence) -> str:
     """The cause beside a finding of MRD401, which tells where the call ran and who decided that."""
     row, act = evidence.first, action(evidence)
-    said = f"{subject(evidence)} sits on {row.source} uncommitted, and follows {_puller(evidence)}"
+    said = f"{_operand(evidence)} sits on {row.source} uncommitted, and follows {_puller(evidence)}"
     said += f" to {row.target}"
     if evidence.count == 1:
         return f"{said}: {act} first copied {how_much(evidence)} there."
@@ -107,7 +126,7 @@ def _brief(evidence: Evidence) -> str:
 def _cause(evidence: Evidence) -> str:
     row, act = evidence.first, action(evidence)
     there = row.target.split(" ")[0]  # the devices: how each operand is laid out over them is its own
-    sits = f"{subject(evidence)} sits on {row.source} uncommitted"
+    sits = f"{_operand(evidence)} sits on {row.source} uncommitted"
     sits += f", and {_puller(evidence)} is committed to {there}"
     much = how_much(evidence)
     if evidence.count == 1:
