@@ -118,13 +118,26 @@ def test_the_users_words_for_what_moved(
         ("run = partial(step, p)\nrun(x)", "run(x)", "[1]", "jit", "step", ""),
         ("run = partial(jax.jit, static_argnums=1)(step)\nrun(x, 2)", "run(x, 2)", "[0]", "jit", "step", "x"),
         ("train = make(opt)\ntrain(p, x)", "train(p, x)", "[1]", "jit", "step", "x"),
-        # Methods: the object itself is the first argument, where the method is one of its class.
-        ("class M:\n    @jax.jit\n    def f(self, x): pass\nm.f(y)", "m.f(y)", "[1]", "jit", "f", "y"),
-        ("class M:\n    @jax.jit\n    def f(self, x): pass\nm.f(y)", "m.f(y)", "[0].w", "jit", "f", "m.w"),
+        # Methods: the tracer counts the arguments in the parentheses; the object itself is "['self']".
+        ("class M:\n    @jax.jit\n    def f(self, x): pass\nm.f(y)", "m.f(y)", "[0]", "jit", "f", "y"),
+        (
+            "class M:\n    @jax.jit\n    def f(self, x): pass\nm.f(y)",
+            "m.f(y)", "['self'].w", "jit", "f", "m.w",
+        ),
+        (
+            "class M:\n    @jax.jit\n    def f(self, x): pass\nM.f(m, y)",
+            "M.f(m, y)", "[0]", "jit", "f", "y",
+        ),
+        (
+            "class M:\n    @jax.jit\n    def f(self, x): pass\nM.f(m, y)",
+            "M.f(m, y)", "['self'].w", "jit", "f", "m.w",
+        ),
+        ("class M:\n    @jax.jit\n    def f(cls, x): pass\nM.f(y)", "M.f(y)", "[1]", "jit", "f", "y"),
         ("self.f = jax.jit(f)\nself.f(y)", "self.f(y)", "[0]", "jit", "f", "y"),
         ("trainer.f(y, z)", "trainer.f(y, z)", "[1]", "jit", "f", ""),
         ("import lib\nlib.f(y, z)", "lib.f(y, z)", "[1]", "jit", "f", "z"),
-        ("model(x)", "model(x)", "[1]", "jit", "__call__", "x"),
+        ("model(x)", "model(x)", "[0]", "jit", "__call__", "x"),
+        ("model(x)", "model(x)", "['self'].w", "jit", "__call__", "model.w"),
     ],
 )  # fmt: skip
 def test_positions_count_only_where_the_line_shows_the_call_that_ran(

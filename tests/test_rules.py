@@ -306,6 +306,15 @@ def test_a_loop_that_changes_the_array_is_not_told_to_put_it_once(
     assert (found.severity, found.replacement is not None) == expected
 
 
+@pytest.mark.parametrize(("parameters", "has_line"), [("w, xs", True), ("xs", False)])
+def test_a_global_is_not_told_to_be_bound_in_the_function_that_reads_it(
+    tmp_path: Path, parameters: str, has_line: bool
+) -> None:
+    source = f"def run({parameters}):\n    for x in xs:\n        step(w)\n"
+    found = only(Run(tmp_path, source).uploaded("step(w)", count=9, nbytes=9 * MB, same_object=8))
+    assert (found.replacement is not None) == has_line
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

@@ -121,6 +121,9 @@ class Scaler:
     def scale(self, x):
         return x * 2
 
+    def halve(self, x):
+        return x / 2
+
 
 jax.tree_util.register_pytree_node(Scaler, lambda s: ((), None), lambda aux, children: Scaler())
 
@@ -210,6 +213,9 @@ def test_a_methods_arguments_are_counted_without_self():
     held = Holder(HOST)
     (row,) = traced(lambda: held.scale(2.0)).transfers
     assert row.argument == "['self'].w"
+    bound = jax.jit(Scaler().halve)  # has its object already
+    (row,) = traced(lambda: bound(HOST)).transfers
+    assert row.argument == "[0]"
 
 
 @jax.tree_util.register_dataclass

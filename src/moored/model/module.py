@@ -300,6 +300,28 @@ class Module:
                 return True
         return False
 
+    def may_assign(self, name: str, line: int) -> bool:
+        r"""Whether a name may be bound anew at a line.
+
+        Not so a global that a function only reads: bound there, it would be the function's own, and
+        unbound where it is read.
+
+        >>> module = Module("a.py", "def f(x):\n    y = 1\n    g(x, y, w)\nw = 2")
+        >>> [module.may_assign(name, 3) for name in "xyw"], module.may_assign("w", 4)
+        ([True, True, False], True)
+        """
+        node: ast.AST | None = self.statement_at(line)
+        while node is not None and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node = self.parents.get(node)
+        if node is None:
+            return True
+        return any(
+            (isinstance(n, ast.arg) and n.arg == name)
+            or (isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load))
+            or (isinstance(n, ast.Global | ast.Nonlocal) and name in n.names)
+            for n in ast.walk(node)
+        )
+
     def assignment_at(self, line: int) -> str | None:
         """The single target (a name, or an attribute) that the statement on a line assigns."""
         statement = self.statement_at(line)

@@ -278,9 +278,13 @@ class Operands:
         )
 
     def _offset(self, node: ast.Call, api: str, function: str | None) -> int | None:
-        """How many leading positions are not in the parentheses: 1 for a bound method, None if unknown."""
+        """How many leading positions are not in the parentheses, None if unknown.
+
+        A method's ``self`` has no position: the tracer names it ``"['self']"``. It takes one in the
+        parentheses of ``Model.step(model, x)``, hence -1 there.
+        """
         if function == "__call__":
-            return 1
+            return 0
         if isinstance(node.func, ast.Name) or self.module.dotted(node.func):
             return 0
         if not isinstance(node.func, ast.Attribute):
@@ -291,18 +295,35 @@ class Operands:
         offsets = set()
         for child, parent in self.module.parents.items():
             if isinstance(child, ast.FunctionDef) and child.name == name and isinstance(parent, ast.ClassDef):
-                offsets.add(0 if any(_last_name(d) == "staticmethod" for d in child.decorator_list) else 1)
+                names = [a.arg for a in (*child.args.posonlyargs, *child.args.args)]
+                if any(_last_name(d) == "staticmethod" for d in child.decorator_list):
+                    offsets.add(0)
+                elif names[:1] == ["self"]:
+                    offsets.add(-1 if self._is_class(node.func.value) else 0)
+                else:
+                    offsets.add(1)
             elif isinstance(child, ast.Assign):
                 offsets |= {0 for t in child.targets if isinstance(t, ast.Attribute) and t.attr == name}
         if not offsets and not node.args and not node.keywords:
             return 1
         return offsets.pop() if len(offsets) == 1 else None
 
+    def _is_class(self, node: ast.AST) -> bool:
+        """Whether a name is that of a class of this file."""
+        return isinstance(node, ast.Name) and any(
+            isinstance(n, ast.ClassDef) and n.name == node.id for n in self.module.parents
+        )
+
     def _at_position(self, node: ast.Call, step: str, offset: int | None) -> ast.AST | None:
         key = ast.literal_eval(step[1:-1]) if step.startswith("[") else None
         if isinstance(key, str):
             named = {k.arg: k.value for k in node.keywords}
-            return named.get(key)
+            if key != "self" or key in named:
+                return named.get(key)
+            if offset is not None and offset < 0:
+                key = -1  # before position 0, and in the parentheses
+            else:
+                return node.func.value if isinstance(node.func, ast.Attribute) else node.func
         if not isinstance(key, int) or offset is None:
             return None
         if key < offset:

@@ -71,7 +71,9 @@ def put_before_loop(evidence: Evidence) -> Edit | None:
     if module is None or not name.isidentifier():
         return None
     loop = _outermost_constant(module, evidence.site.line, {name})
-    if loop is None or _may_change(module, loop, name, evidence.site.line):
+    if loop is None or not module.may_assign(name, loop.lineno):
+        return None
+    if _may_change(module, loop, name, evidence.site.line):
         return None
     return Edit(f"{module.indentation(loop.lineno)}{name} = {put_on(name, None, module)}", loop.lineno - 1)
 

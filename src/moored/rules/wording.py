@@ -130,8 +130,10 @@ def put_once(words: str, device: str | None, module: Module | None) -> str:
 
     >>> put_once("w", None, None), put_once("state['w']", None, None), put_once("", None, None)
     ('w = jax.device_put(w)', "jax.device_put(state['w'])", 'x = jax.device_put(x)')
+    >>> put_once("*args", None, None)
+    'args = jax.device_put(args)'
     """
-    name = words or "x"
+    name = words.lstrip("*") or "x"  # f(*args): the tuple can be put as a whole, the unpacked can not
     put = put_on(name, device, module)
     return f"{name} = {put}" if name.isidentifier() else put
 

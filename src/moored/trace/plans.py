@@ -183,6 +183,8 @@ def _is_method(jitted: Any) -> bool:
     """Whether a jitted function was written as a method."""
     function = getattr(jitted, "__wrapped__", None)
     code = getattr(function, "__code__", None)
+    if hasattr(function, "__self__"):  # jax.jit(self.step): bound already, and called without it
+        return False
     if code is None or not code.co_argcount or code.co_varnames[0] != "self":
         return False
     return "." in getattr(function, "__qualname__", "")
