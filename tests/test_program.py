@@ -61,6 +61,22 @@ def trace(run_python: RunPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             "--record .: can not be written: is a directory; nothing was run. "
             "Name a file in a folder that exists and is writable",
         ),
+        (
+            ["--record", "/dev/full", "prog.py"],
+            "--record /dev/full: can not be written: No space left on device; nothing was run",
+        ),
+        (
+            ["-o", "./prog.py", "prog.py"],
+            "-o ./prog.py: that is the program; nothing was run. Name another file",
+        ),
+        (
+            ["--record", "prog.py", "./prog.py"],
+            "--record prog.py: that is the program; nothing was run. Name another file",
+        ),
+        (
+            ["--record", "x", "-o", "./x", "prog.py"],
+            "-o ./x: --record writes there already; nothing was run. Name another file",
+        ),
     ],
 )
 def test_what_can_not_be_run_is_refused_before_it_runs(
@@ -322,3 +338,10 @@ def test_cleaning_leaves_tracebacks_without_our_frames_as_they_are() -> None:
     cause.__context__ = error  # a circle must not hang it
     clean_exceptions(error)
     assert (error.__traceback__, cause.__traceback__) == before
+
+
+def test_a_report_that_no_file_takes_goes_to_stderr(trace: Trace) -> None:
+    done = trace("-o", "/dev/full", "prog.py", program="import jax")
+    assert done.returncode == 0
+    assert "the report is in" not in done.stderr
+    assert "nothing drifted" in done.stderr

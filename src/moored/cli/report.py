@@ -51,6 +51,8 @@ def command(
     show_library: bool,
 ) -> None:
     """Report on a recorded run, here or on another machine; JAX is not needed."""
+    if output is not None and os.path.realpath(output) == os.path.realpath(recording):
+        raise InputError(f"-o {output}: that is the recording; name another file")
     run = Recording.load(recording)
     sources = Sources.of(run)
     findings = explain(run, sources, find_thresholds(_folder_of(run), os.curdir))

@@ -153,6 +153,19 @@ def command(
         show_library=show_library,
         thresholds=find_thresholds(*located.roots, os.curdir),
     )
+    _refuse_to_overwrite(located.path, options)
     if simulated is not None:
         simulate.prepare(None if simulated == _ACCELERATOR else int(simulated))
     return TracedRun(located, options)
+
+
+def _refuse_to_overwrite(program: str, options: Options) -> None:
+    """A file has one content: neither the program nor the other file may be lost to a report."""
+    files = [file for file in (options.record, options.output) if file is not None]
+    for file, option in ((options.record, "--record"), (options.output, "-o")):
+        if file is not None and program and file.is_at(program):
+            raise InputError(f"{option} {file.name}: that is the program; nothing was run. Name another file")
+    if len(files) == 2 and files[0].is_at(files[1].path):
+        raise InputError(
+            f"-o {files[1].name}: --record writes there already; nothing was run. Name another file"
+        )

@@ -47,6 +47,10 @@ class OutFile:
     def _part(self) -> Path:
         return self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
 
+    def is_at(self, path: str | os.PathLike[str]) -> bool:
+        """Whether writing here would write to ``path``; a device or a pipe loses nothing."""
+        return not self._special and self.path == Path(os.path.realpath(path))
+
     def write(self, data: bytes) -> None:
         """Put ``data`` there.
 

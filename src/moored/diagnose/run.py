@@ -19,6 +19,7 @@ from typing import NoReturn, TextIO
 from moored.diagnose.importhook import when_imported
 from moored.diagnose.neighbours import Neighbours
 from moored.diagnose.options import REFUSED, TRIPPED, Options, trips
+from moored.diagnose.outfile import OutFile
 from moored.diagnose.paths import display_paths
 from moored.diagnose.program import NotRunnable, Program
 from moored.diagnose.tracebacks import clean_hook, install_runtime_hooks
@@ -55,9 +56,16 @@ class TracedRun:
         self._jax_imported = False
         self._troubles: list[OwnError] = []
         self._living: Header | None = None  # as of before JAX's own functions at exit
-        self._collector = Collector(
-            user_roots=program.roots, record=options.record.path if options.record else None
-        )
+        record = options.record
+        try:
+            self._collector = Collector(
+                user_roots=program.roots, record=record.path if record is not None else None
+            )
+        except OSError as error:  # no room, as on /dev/full
+            name = record.name if record is not None else ""
+            raise InputError(
+                f"--record {name}: can not be written: {error.strerror}; nothing was run"
+            ) from None
 
     def __call__(self) -> int:
         """Run the program; what it raises is raised.
@@ -152,10 +160,12 @@ class TracedRun:
                     record.write(recording.to_bytes())
             with self._fenced("explaining the recording"):
                 findings = explain(recording, Sources.of(recording), self._options.thresholds)
+            written = None
             if output is not None:
                 with self._fenced(f"writing {output.name}"):
                     output.write(self._rendered(recording, findings).encode())
-            self._print(recording, findings)
+                    written = output
+            self._print(recording, findings, written)
             tripped = trips(findings, self._options.fail_on)
             if tripped and self._exit == 0:
                 bar = self._options.fail_on
@@ -188,9 +198,9 @@ class TracedRun:
         )
         return text.getvalue()
 
-    def _print(self, recording: Recording, findings: list[Finding]) -> None:
-        """What goes to stderr, after all that the program has written."""
-        output, worth_saying = self._options.output, any(f.severity != "note" for f in findings)
+    def _print(self, recording: Recording, findings: list[Finding], output: OutFile | None) -> None:
+        """What goes to stderr, after all that the program has written: all of it where no file took it."""
+        worth_saying = any(f.severity != "note" for f in findings)
         if self._options.quiet and not worth_saying:
             return
         if not self._jax_imported and "jax" in sys.modules:
