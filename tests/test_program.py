@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from conftest import RunPython
+from conftest import SRC, RunPython
 from moored.cli.trace import _ended_by_program
 from moored.diagnose.outfile import OutFile
 from moored.diagnose.tracebacks import clean_exceptions
@@ -344,4 +345,17 @@ def test_a_report_that_no_file_takes_goes_to_stderr(trace: Trace) -> None:
     done = trace("-o", "/dev/full", "prog.py", program="import jax")
     assert done.returncode == 0
     assert "the report is in" not in done.stderr
+    assert "nothing drifted" in done.stderr
+
+
+def test_a_program_runs_in_a_folder_that_was_deleted(tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text("import jax\nprint('ran')\n")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone}; exec {sys.executable} -m moored trace {tmp_path}/prog.py"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=gone, env={**os.environ, "PYTHONPATH": os.fspath(SRC)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
     assert "nothing drifted" in done.stderr

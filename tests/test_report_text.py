@@ -372,6 +372,8 @@ def test_moored_report_writes_a_file(saved: Path, run_python: RunPython) -> None
     [
         (["gone.moored"], "moored: error: gone.moored: can not be read: No such file or directory\n"),
         (["commitment_issues.py"], "moored: error: commitment_issues.py: not a moored recording ("),
+        (["run.moored", "-o", "./run.moored"],
+         "moored: error: -o ./run.moored: that is the recording; name another file\n"),
         (["run.moored", "-o", "no/such/folder.txt"],
          "moored: error: -o no/such/folder.txt: can not be written: No such file or directory\n"),
     ],

@@ -223,7 +223,7 @@ def _current_folder() -> str:
     try:
         return os.getcwd()
     except OSError:
-        raise InputError("the current folder does not exist any more; change to one that does") from None
+        return ""  # it was deleted: Python runs a program there all the same
 
 
 def _exit_code(error: SystemExit) -> int:

@@ -43,7 +43,10 @@ def find_thresholds(*folders: str | os.PathLike[str]) -> Thresholds:
     """
     seen: set[Path] = set()
     for folder in folders:
-        path = Path(os.path.abspath(folder))
+        try:
+            path = Path(os.path.abspath(folder))
+        except OSError:  # relative to a current folder that was deleted
+            continue
         if not path.is_dir():
             continue
         for candidate in (path, *path.parents):
