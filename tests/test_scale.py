@@ -114,3 +114,23 @@ def test_a_killed_run_leaves_what_was_flushed(tmp_path):
         cwd=tmp_path, capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert json.loads(report.stdout)["findings"][0]["rule"] == "MRD102", report.stderr
+
+
+def test_a_lock_that_is_held_at_a_fork_does_not_stop_the_child(run_python):
+    run = run_python(
+        "-c",
+        "import os, threading\n"
+        "from moored.trace.collect import Collector\n"
+        "collector = Collector()\n"
+        "held, leave = threading.Event(), threading.Event()\n"
+        "def hold():\n"
+        "    with collector.store._lock:\n"
+        "        held.set(); leave.wait(60)\n"
+        "threading.Thread(target=hold, daemon=True).start(); held.wait()\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    collector.store.all(); os._exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+        "leave.set()\n",
+    )
+    assert run.stdout == "7\n", run.stderr

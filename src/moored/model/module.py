@@ -359,10 +359,16 @@ class Module:
         return None
 
     def throttled_at(self, line: int) -> bool:
-        """Whether a line runs only every so many steps: behind an ``if`` that tests a remainder."""
+        r"""Whether a line runs only every so many steps: an ``if`` tests a remainder, or a loop comes first.
+
+        >>> source = "for epoch in e:\n    for step in s:\n        loss = f(step)\n    print(loss)"
+        >>> [Module("a.py", source).throttled_at(line) for line in (3, 4)]
+        [False, True]
+        """
         for node in self.around(line):
             if isinstance(node, _LOOPS):
-                return False
+                inner = (n for child in node.body for n in ast.walk(child) if isinstance(n, _LOOPS))
+                return any((loop.end_lineno or line) < line for loop in inner)
             if isinstance(node, ast.If) and any(isinstance(n, ast.Mod) for n in ast.walk(node.test)):
                 return True
         return False

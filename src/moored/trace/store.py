@@ -130,6 +130,7 @@ class Store:
         self._codes: list[CodeType | None] = []  # keeps the ids in _sites valid
         self._sites_flushed = 0
         self._lock = threading.RLock()
+        _stores.add(self)
 
     # -- rows ------------------------------------------------------------------------------
 
@@ -277,6 +278,19 @@ class Store:
                 self._sites[key] = index
                 self._codes.append(caller.code)
         return index
+
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _unlock() -> None:
+    """In a forked child: a lock that another thread held at the fork would never be let go."""
+    for store in _stores:
+        store._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 _KINDS: dict[str, Any] = {
