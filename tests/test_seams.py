@@ -235,9 +235,10 @@ def test_the_operand_that_pulled_is_named():
     assert (row.argument, row.beside, row.reason) == ("[0]", "[1]", "follows-committed")
 
 
-def test_everything_is_restored():
+def patched():
+    """What the seams replace."""
     internals = seams.load()
-    before = [
+    return [
         internals.PjitFunction.__dict__["__call__"],
         internals.PjitFunction.__flags__,
         internals.pxla.shard_args,
@@ -246,20 +247,29 @@ def test_everything_is_restored():
         internals.pxla.ExecuteReplicated.__call__,
         internals.ArrayImpl.__dict__["_value"],
         internals.pjit._get_jaxpr_as_fun,
+        internals.pjit._pjit_call_impl_python,
+        internals.callback._FlatCallback.__init__,
+        internals.callback._FlatCallback.__call__,
+        internals.debugging.debug_callback_p.impl,
+        internals.dispatch._batched_device_put_impl,
+        internals.dlpack._place_array,
+        threading.Thread.start,
     ]
-    recording = traced(lambda: add(HOST, HOST))
-    after = [
-        internals.PjitFunction.__dict__["__call__"],
-        internals.PjitFunction.__flags__,
-        internals.pxla.shard_args,
-        internals.pxla.batched_device_put,
-        internals.pxla.InputsHandler.__call__,
-        internals.pxla.ExecuteReplicated.__call__,
-        internals.ArrayImpl.__dict__["_value"],
-        internals.pjit._get_jaxpr_as_fun,
-    ]
+
+
+def test_everything_is_restored():
+    before, inside = patched(), []
+    recording = traced(lambda: (add(HOST, HOST), inside.extend(patched())))
     assert recording.transfers
-    assert after == before
+    assert patched() == before
+    assert all(now != then for now, then in zip(inside, before, strict=True))
+
+
+def test_everything_is_restored_after_an_exception():
+    before = patched()
+    with pytest.raises(ZeroDivisionError):
+        traced(lambda: jax.jit(lambda x: 1 / 0)(HOST))
+    assert patched() == before
 
 
 def test_a_seam_that_jax_lacks_is_dead_and_the_others_live(monkeypatch):

@@ -20,8 +20,8 @@ def display_paths(recording: Recording, *, script: tuple[str, str], cwd: str) ->
         cwd: Where the program was started: files below it become relative to it.
 
     >>> from moored.model.site import Site
-    >>> recording = Recording(sites=[Site("/work/./train.py", 3), Site("/work/lib/a.py", 5)])
-    >>> display_paths(recording, script=("/work/./train.py", "./train.py"), cwd="/work")
+    >>> recording = Recording(sites=[Site("/home/me/./train.py", 3), Site("/home/me/lib/a.py", 5)])
+    >>> display_paths(recording, script=("/home/me/./train.py", "./train.py"), cwd="/home/me")
     >>> [site.text for site in recording.sites]
     ['./train.py:3', 'lib/a.py:5']
     """

@@ -102,7 +102,7 @@ def locate_script(path: str, args: Sequence[str]) -> Program:
     if path == "-":
         raise InputError("-: a program from stdin can not be traced; save it to a file and name that")
     try:
-        # As the interpreter does it: made absolute, not tidied up ("./train.py" stays "/work/./train.py").
+        # As the interpreter does it: made absolute, not tidied up ("./train.py" stays "/home/me/./train.py").
         absolute = path if os.path.isabs(path) else f"{os.getcwd()}{os.sep}{path}"
         importer = pkgutil.get_importer(absolute)
         if importer is not None:
