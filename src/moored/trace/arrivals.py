@@ -79,8 +79,7 @@ class _Arrivals:
             placed = original(array, device, dlpack_device, copy)
             try:
                 default = self.jax.pxla.get_default_device()
-                # The name of JAX's own parameter; an array of JAX's that comes back this way is no news.
-                given = sys._getframe(1).f_locals.get("external_array")
+                given = self.jax.dlpack_source(sys._getframe(1))  # an array of JAX's own is no news
                 is_news = type(given) is not self.jax.ArrayImpl
                 if device is None and is_news and placed.sharding.device_set != {default}:
                     caller = self.store.frames.caller(sys._getframe(1))

@@ -136,6 +136,10 @@ class Internals:
                 return code, lasti
         return None
 
+    def dlpack_source(self, frame: Any) -> Any:
+        """What ``from_dlpack`` was given, from its frame: its helper is handed only the result."""
+        return frame.f_locals.get("external_array")
+
     def backends_ready(self) -> bool:
         """Whether JAX has made its clients; asking for a device before would make them."""
         return bool(self.xla_bridge.backends_are_initialized())
